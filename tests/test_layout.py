@@ -84,6 +84,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "evaluate/published": (*SPINE, *JUDGED, "evaluate/cohort"),
     "pipelines": EVERYTHING,
     "pipelines/audit": EVERYTHING,
+    "pipelines/population": EVERYTHING,
     "api": EVERYTHING,
     "commands": EVERYTHING,
     "": EVERYTHING,
@@ -93,6 +94,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 FORBIDDEN_TO_ALL = {
     "pipelines": {"api", "commands"},
     "pipelines/audit": {"api", "commands"},
+    "pipelines/population": {"api", "commands"},
     "api": {"commands"},
 }
 

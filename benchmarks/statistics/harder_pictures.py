@@ -13,33 +13,26 @@ although something else has changed. Prints a Markdown table with the number of 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageFilter
 
 from flipbench.config.experiment import load_config
-from flipbench.core.images import ImageStore
-from flipbench.core.paired import Pair, PairedBenchmark
-from flipbench.core.randomness import generator
+from flipbench.core.paired import PairedBenchmark
 from flipbench.core.rates import wilson_interval
-from flipbench.core.records import Checkpoint, Item, Score, TrainingPlan
+from flipbench.core.records import Checkpoint, Score, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions
 from flipbench.core.workers import Workers
 from flipbench.evaluate import pipeline
 from flipbench.evaluate.detectors.registry import make_detector
 from flipbench.pipelines.assembly import Assembly
+from flipbench.pipelines.population.conditions import Edit, as_made, blurred, edited, failed
 from flipbench.prompting.prompts import PromptSettings
-from flipbench.shapes.questions import QuestionFamily, answer
-from flipbench.shapes.render import render
-from flipbench.shapes.scene import COLORS, Scene
 
-Edit = Callable[[Pair, Image.Image], Image.Image]
 RULES = {
     "McNemar": ("perturbation_gap", "mcnemar"),
     "attraction": ("old_answer_attraction", "chance"),
@@ -53,42 +46,6 @@ N_SUBSETS = 300
 N_FLIPS = 499
 
 
-def as_made(pair: Pair, picture: Image.Image) -> Image.Image:
-    """Return the perturbed picture itself."""
-    return picture
-
-
-def blurred(radius: float) -> Edit:
-    """Return an edit that blurs the perturbed picture; ``radius`` is in pixels."""
-    return lambda pair, picture: picture.filter(ImageFilter.GaussianBlur(radius))
-
-
-def failed(share: float) -> Edit:
-    """Return an edit that, for a share of the pairs, changes something else than it should.
-
-    One thing of the original scene that the question does not depend on gets another colour.
-    """
-
-    def edit(pair: Pair, picture: Image.Image) -> Image.Image:
-        rng = generator(0, pair.original.id, "failed edit")
-        if rng.random() >= share:
-            return picture
-        family = QuestionFamily.from_json(pair.original.extra["family"])
-        old = family.scenes[family.options.index(pair.original.answer_text)]
-        others = [
-            Scene.of(
-                [replace(t, color=color) if t == thing else t for t in old.things], old.background
-            )
-            for thing in old.things
-            for color in COLORS
-            if color != thing.color
-        ]
-        same = [s for s in others if answer(s, family.question) == pair.original.answer_text]
-        return render(same[rng.integers(len(same))], picture.width) if same else picture
-
-    return edit
-
-
 CONDITIONS: dict[str, Edit] = {
     "as made": as_made,
     "blur 2": blurred(2),
@@ -97,18 +54,6 @@ CONDITIONS: dict[str, Edit] = {
     "10 % failed edits": failed(0.1),
     "30 % failed edits": failed(0.3),
 }
-
-
-def edited(benchmark: PairedBenchmark, edit: Edit, store: ImageStore) -> PairedBenchmark:
-    """Return the benchmark with other perturbed pictures, in another store."""
-    benchmark = benchmark.with_images_in(store)
-    pairs = []
-    for pair in benchmark.pairs:
-        picture = edit(pair, store.open(pair.perturbed.images[0]))
-        ref = store.put_image(picture, pair.perturbed.subject)
-        changed = pair.perturbed.model_copy(update={"id": "", "images": (ref,)})
-        pairs.append(replace(pair, perturbed=Item.model_validate(changed.model_dump())))
-    return replace(benchmark, pairs=tuple(pairs))
 
 
 def models_of(folder: Path) -> list[pipeline.ModelUnderTest]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from pathlib import Path
@@ -210,13 +211,35 @@ def run(
     workers: Workers = 1,
     slurm: Slurm = False,
 ) -> None:
-    """Do all stages: generate, filter, contaminate, evaluate, report."""
+    """Do all stages: generate, filter, contaminate, evaluate, report; or a population study."""
+    from flipbench.pipelines.population.settings import is_study
+
+    if is_study(config):
+        raise typer.Exit(_run_study(config, overrides or [], dry_run, quiet, workers))
     assembly = assemble(config, overrides, limit, quiet, workers=workers, slurm=slurm)
     import flipbench as fb
 
     if dry_run:
         raise typer.Exit(say("\n".join(fb.dry_run(assembly))))
     show_report(fb.run(assembly))
+
+
+def _run_study(config: Path, overrides: list[str], dry_run: bool, quiet: bool, workers: int) -> int:
+    """Print a study's budget, and do what is left of it; return the exit status."""
+    from flipbench.pipelines.population import study as population
+    from flipbench.pipelines.population.settings import load_study
+
+    study = load_study(config, overrides)
+    say(population.budget(study))
+    if dry_run:
+        return 0
+    if not quiet:
+        logging.getLogger("flipbench.pipelines.population").setLevel(logging.INFO)
+    failed = population.run_study(study, workers)
+    say(f"{study.run}: 'flipbench validate {study.run}' makes its tables")
+    for message in failed:
+        print(message, file=sys.stderr)
+    return int(bool(failed))
 
 
 def show_report(result: EvaluationResult) -> None:

@@ -1,0 +1,206 @@
+"""The configuration of a population study, and the experiments that it consists of."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from flipbench.config.experiment import Config, EvaluateConfig, ShapesSpec
+from flipbench.config.loading import find_config, read_mapping, validated
+from flipbench.config.training import DataConfig, StrategyConfig
+from flipbench.core.errors import ConfigError, DataError, nearest
+from flipbench.core.randomness import generator
+from flipbench.core.record_base import content_id
+from flipbench.core.records import Value
+from flipbench.pipelines.population.conditions import CONDITIONS
+
+CONTROL = ", control"
+LINEAGES = "lineages.csv"
+
+
+class KindConfig(Value):
+    """One kind of contamination; its control is the same training on other items.
+
+    Attributes
+    ----------
+    epochs, copies : int
+        The dose is their product.
+    conditions : tuple of str
+        Other perturbed pictures that its models are asked about, too.
+    """
+
+    strategy: str
+    data: DataConfig = DataConfig()
+    epochs: int = Field(default=1, ge=1)
+    copies: int = Field(default=4, ge=1)
+    conditions: tuple[str, ...] = ()
+
+
+class PhaseConfig(Value):
+    """Kinds that are done for all lineages, or for the first few, before the next phase starts."""
+
+    kinds: tuple[str, ...]
+    lineages: int | None = Field(default=None, ge=1, description="null: all")
+
+
+class ReleasedConfig(Value):
+    """A clean checkpoint that is a lineage of its own, and facts about it for tables."""
+
+    path: str
+    facts: dict[str, str] = Field(default_factory=dict, description="e.g. class, size, level")
+
+
+class StudyConfig(Value):
+    """A population study."""
+
+    title: str = "population"
+    run: Path = Field(description="the run directory")
+    seed: int = 0
+    lineages: Path | None = Field(
+        default=None, description=f"a folder of clean checkpoints with {LINEAGES}"
+    )
+    models: dict[str, ReleasedConfig] = Field(
+        default_factory=dict, description="clean checkpoints elsewhere, each a lineage"
+    )
+    n_items: int = Field(default=120, ge=8, le=480, description="pairs, drawn for each lineage")
+    strategies: dict[str, StrategyConfig]
+    kinds: dict[str, KindConfig]
+    phases: tuple[PhaseConfig, ...]
+    evaluate: EvaluateConfig = EvaluateConfig()
+    seconds: float = Field(
+        default=60, gt=0, description="of one core for a model, until units have been measured"
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, kind in self.kinds.items():
+            _check_name(f"kinds.{name}.strategy", kind.strategy, self.strategies)
+            for condition in kind.conditions:
+                _check_name(f"kinds.{name}.conditions", condition, CONDITIONS)
+        for number, phase in enumerate(self.phases):
+            for name in phase.kinds:
+                _check_name(f"phases.{number}.kinds", name, self.kinds)
+        return self
+
+
+def _check_name(where: str, name: str, known: Any) -> None:
+    if name not in known:
+        raise ValueError(f"{where}: there is no {name!r}{nearest(name, list(known))}")
+
+
+def is_study(source: Path) -> bool:
+    """Return whether a configuration is that of a study: it has ``phases``."""
+    return "phases" in read_mapping(find_config(source))
+
+
+def load_study(source: Path, overrides: Sequence[str] = ()) -> StudyConfig:
+    """Read a study's configuration, as `flipbench.config.experiment.load_config` reads others.
+
+    Raises
+    ------
+    ConfigError
+        If the file is missing or not YAML, or the configuration is invalid.
+    """
+    path = find_config(source)
+    return validated(StudyConfig, read_mapping(path, overrides), path)
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """A clean model as released, its class, size and level of ability."""
+
+    name: str
+    path: str
+    facts: dict[str, str]
+
+    @property
+    def benchmark_seed(self) -> int:
+        """Draws the lineage's own questions; those of its controls have the next one."""
+        return 1_000 + 2 * (int(content_id([self.name])[:8], 16) % 1_000_000)
+
+
+def lineages_of(study: StudyConfig) -> list[Lineage]:
+    """Return the study's models, and the lineages of its folder whose checkpoints exist.
+
+    Raises
+    ------
+    DataError
+        If the folder's table lacks the column ``name``, or there is no lineage at all.
+    """
+    found = [
+        Lineage(name, model.path, {"name": name, **model.facts})
+        for name, model in study.models.items()
+    ]
+    found += _in_folder(study.lineages) if study.lineages else []
+    if not found:
+        raise DataError(f"{study.lineages}: no lineage yet; train some (docs/shapes.md)")
+    return found
+
+
+def _in_folder(folder: Path) -> list[Lineage]:
+    path = folder / LINEAGES
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    if any("name" not in row for row in rows):
+        raise DataError(f"{path}: the column 'name' is missing")
+    return [
+        Lineage(row["name"], str(folder / row["name"]), dict(row))
+        for row in rows
+        if (folder / row["name"] / "config.json").exists()
+    ]
+
+
+def drawn_order(lineages: Sequence[Lineage], seed: int) -> list[Lineage]:
+    """Return the lineages in the order in which phases take them, class after class in turn.
+
+    Each draws its place from its own name, so that a new lineage changes no other's place.
+    """
+    place = {x.name: generator(seed, x.name, "order").random() for x in lineages}
+    by_class: dict[str, list[Lineage]] = {}
+    for lineage in sorted(lineages, key=lambda x: place[x.name]):
+        by_class.setdefault(lineage.facts.get("class", ""), []).append(lineage)
+    turns = [(i, name) for name, group in sorted(by_class.items()) for i in range(len(group))]
+    return [by_class[name][i] for i, name in sorted(turns)]
+
+
+def experiment(study: StudyConfig, lineage: Lineage, name: str) -> Config:
+    """Return the experiment of one kind of contamination and its control on one lineage.
+
+    Raises
+    ------
+    ConfigError
+        If the study's parts do not fit together.
+    """
+    kind = study.kinds[name]
+    seed = lineage.benchmark_seed
+    other = ShapesSpec(n_items=study.n_items, seed=seed + 1)
+    data = {
+        name: kind.data,
+        f"{name}{CONTROL}": kind.data.model_copy(update={"benchmark": other}),
+    }
+    settings = {
+        "title": f"{study.title}: {lineage.name}",
+        "run": str(study.run / "lineages" / lineage.name),
+        "seed": study.seed,
+        "benchmark": {"format": "shapes", "n_items": study.n_items, "seed": seed},
+        "models": {lineage.name: {"path": lineage.path}},
+        "contaminate": {
+            "strategies": {kind.strategy: study.strategies[kind.strategy].model_dump(mode="json")},
+            "data": {key: json.loads(value.model_dump_json()) for key, value in data.items()},
+            "epochs": kind.epochs,
+            "copies": kind.copies,
+        },
+        "evaluate": study.evaluate.model_dump(mode="json"),
+    }
+    try:
+        return Config.model_validate(settings)
+    except ValueError as error:
+        raise ConfigError(f"kinds.{name}: {error}") from error

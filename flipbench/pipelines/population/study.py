@@ -1,0 +1,116 @@
+"""All units of a population study, phase by phase, shared out among workers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from flipbench.core.errors import FlipbenchError
+from flipbench.core.files import atomic_file
+from flipbench.pipelines.population.settings import StudyConfig, drawn_order, lineages_of
+from flipbench.pipelines.population.unit import Unit, run_unit
+
+log = logging.getLogger(__name__)
+TABLES = ("scores", "items")
+N_TRIES = 2
+
+
+def units_of(study: StudyConfig) -> Iterator[Unit]:
+    """Return all units in order; lineages that are not trained yet are left out."""
+    lineages = drawn_order(lineages_of(study), study.seed)
+    seen: set[tuple[str, str]] = set()
+    for phase in study.phases:
+        for lineage in lineages[: phase.lineages]:
+            for kind in phase.kinds:
+                if (lineage.name, kind) not in seen:
+                    seen.add((lineage.name, kind))
+                    yield Unit(lineage, kind)
+
+
+def budget(study: StudyConfig) -> str:
+    """Return what is done, and the CPU hours that the rest needs, from the units measured."""
+    units = list(units_of(study))
+    todo = [unit for unit in units if not unit.done(study)]
+    spent = [json.loads(p.read_text()) for p in sorted(study.run.glob("units/*/unit.json"))]
+    n_models = sum(unit["models"] for unit in spent)
+    seconds = sum(u["cpu_seconds"] for u in spent) / n_models if spent else study.seconds
+    hours = 2 * len(todo) * seconds / 3600  # each kind and its control
+    source = f"measured on {n_models} models" if spent else "assumed"
+    n_lineages = len({unit.lineage.name for unit in units})
+    return (
+        f"{n_lineages} lineages, {len(units)} units of one kind and its control, {len(todo)} to do:"
+        f" about {hours:.1f} CPU hours ({seconds:.0f} s a model, {source})"
+    )
+
+
+def run_study(study: StudyConfig, n_workers: int = 1) -> list[str]:
+    """Do all units that are not done, and collect the results; return what failed.
+
+    Each lineage belongs to one worker. New lineages are found while the study runs.
+    """
+    study.run.mkdir(parents=True, exist_ok=True)
+    if n_workers == 1:
+        failed = _work(study, 0, 1)
+    else:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(n_workers, context) as pool:
+            shares = [pool.submit(_work, study, i, n_workers) for i in range(n_workers)]
+            failed = [message for share in shares for message in share.result()]
+    collect(study.run)
+    return failed
+
+
+def _work(study: StudyConfig, number: int, n_workers: int) -> list[str]:
+    """Do one worker's units; return what failed twice."""
+    if n_workers > 1:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // n_workers))
+    failures: dict[tuple[str, str], list[str]] = {}
+    while unit := _next(study, number, n_workers, failures):
+        log.info("%s, %s", unit.lineage.name, unit.kind)
+        try:
+            run_unit(study, unit)
+        except FlipbenchError as error:
+            log.error("%s, %s: %s", unit.lineage.name, unit.kind, error)
+            failures.setdefault((unit.lineage.name, unit.kind), []).append(str(error))
+        if number == 0:
+            collect(study.run)
+    return [messages[-1] for messages in failures.values() if len(messages) == N_TRIES]
+
+
+def _next(
+    study: StudyConfig, number: int, n_workers: int, failures: dict[tuple[str, str], list[str]]
+) -> Unit | None:
+    for unit in units_of(study):
+        mine = unit.lineage.benchmark_seed // 2 % n_workers == number
+        tries = len(failures.get((unit.lineage.name, unit.kind), ()))
+        if mine and tries < N_TRIES and not unit.done(study):
+            return unit
+    return None
+
+
+def collect(run: Path) -> None:
+    """Join the units' tables into ``scores.parquet``, ``items.parquet`` and ``lineages.csv``."""
+    folders = sorted(path.parent for path in run.glob("units/*/unit.json"))
+    if not folders:
+        return
+    for name in TABLES:
+        frame = pd.concat([pd.read_parquet(folder / f"{name}.parquet") for folder in folders])
+        keys = ["lineage", "kind", "arm", "dose"]
+        keys += ["condition", "detector", "rule"] if name == "scores" else ["item"]
+        frame = frame.drop_duplicates(keys).sort_values(keys)
+        for column in frame.columns[frame.dtypes == "str"]:
+            frame[column] = frame[column].astype("category")
+        with atomic_file(run / f"{name}.parquet") as partial:
+            frame.to_parquet(partial, compression="zstd", index=False)
+    spent = [json.loads((folder / "unit.json").read_text()) for folder in folders]
+    facts = {unit["lineage"]["name"]: unit["lineage"] for unit in spent}
+    with atomic_file(run / "lineages.csv") as partial:
+        pd.DataFrame(list(facts.values())).to_csv(partial, index=False)

@@ -1,0 +1,178 @@
+"""One kind of contamination and its control on one lineage: trained, asked, scored."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from flipbench.core.errors import DataError
+from flipbench.core.files import atomic_file, write_atomically
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Score
+from flipbench.evaluate.pipeline import ModelUnderTest
+from flipbench.models.engine import Answers, answers_of
+from flipbench.pipelines.assembly import Assembly
+from flipbench.pipelines.contamination import contaminate
+from flipbench.pipelines.detectors import ConfiguredDetectors
+from flipbench.pipelines.evaluation import ask_and_score
+from flipbench.pipelines.filtering import make_pairs
+from flipbench.pipelines.grid import TrainedPlan
+from flipbench.pipelines.population.conditions import CONDITIONS, edited
+from flipbench.pipelines.population.settings import Lineage, StudyConfig, experiment
+from flipbench.prompting.prompts import PromptSettings
+
+PAIRED = ("perturbation_gap", "old_answer_attraction", "confidence_gap")
+"""The detectors that are repeated with other perturbed pictures."""
+AS_MADE = "as made"
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One kind of contamination, by name, on one lineage."""
+
+    lineage: Lineage
+    kind: str
+
+    def folder(self, study: StudyConfig) -> Path:
+        """Return where its results are."""
+        safe = "".join(c if c.isalnum() else "-" for c in self.kind)
+        return study.run / "units" / f"{self.lineage.name}--{safe}"
+
+    def done(self, study: StudyConfig) -> bool:
+        """Return whether its results are complete."""
+        return (self.folder(study) / "unit.json").exists()
+
+
+def run_unit(study: StudyConfig, unit: Unit) -> None:
+    """Train, ask and score; write ``scores.parquet``, ``items.parquet`` and, last, ``unit.json``.
+
+    A run that was killed continues with what its run directory has.
+
+    Raises
+    ------
+    DataError
+        If a training diverged.
+    """
+    start, cpu = time.time(), time.process_time()
+    assembly = Assembly.open(experiment(study, unit.lineage, unit.kind), progress=False)
+    pairs, _ = make_pairs(assembly)
+    trained = contaminate(assembly)
+    lacking = [plan.label for plan, points in trained if len(points) < plan.epochs]
+    if lacking:
+        raise DataError(f"{unit.lineage.name}, {', '.join(lacking)}: the training diverged")
+    models = _last(assembly, trained)
+    prompt, run = study.evaluate.prompt, assembly.run
+    scores, _ = ask_and_score(pairs, models, assembly.detectors, prompt, run, assembly.options(256))
+    arms = _arms(unit, models)
+    rows = [_score_row(unit, arms, AS_MADE, score) for score in scores]
+    for condition in study.kinds[unit.kind].conditions:
+        store = ImageStore(run.path / "conditions" / "".join(filter(str.isalnum, condition)))
+        other = edited(pairs, CONDITIONS[condition], store)
+        configured = ConfiguredDetectors.build(study.evaluate, PAIRED, run, study.seed)
+        found, _ = ask_and_score(other, models, configured, prompt, run, assembly.options(256))
+        rows += [_score_row(unit, arms, condition, score) for score in found]
+    members = {item_id for plan, _ in trained if not plan.control for item_id in plan.item_ids}
+    items = [
+        row
+        for subject in models
+        for row in _item_rows(
+            unit,
+            arms[subject.model.fingerprint],
+            pairs,
+            prompt,
+            answers_of(subject.model.name, subject.model.fingerprint, run),
+            members,
+        )
+    ]
+    folder = unit.folder(study)
+    write_table(rows, folder / "scores.parquet")
+    write_table(items, folder / "items.parquet")
+    spent = {
+        "seconds": round(time.time() - start, 1),
+        "cpu_seconds": round(time.process_time() - cpu, 1),
+        "models": len(models) - 1,
+        "lineage": unit.lineage.facts,
+        "kind": unit.kind,
+    }
+    write_atomically(folder / "unit.json", json.dumps(spent, indent=1) + "\n")
+
+
+def write_table(rows: Sequence[Row], path: Path) -> None:
+    """Write rows as parquet, with names as dictionaries."""
+    frame = pd.DataFrame(rows)
+    for column in frame.columns[frame.dtypes == "float64"]:
+        frame[column] = frame[column].astype("float32")
+    with atomic_file(path) as partial:
+        frame.to_parquet(partial, compression="zstd", index=False)
+
+
+def _last(assembly: Assembly, trained: Sequence[TrainedPlan]) -> list[ModelUnderTest]:
+    """Return the clean model, and the last epoch of each plan that no washing follows."""
+    washed = {plan.after for plan, _ in trained}
+    ends = [(plan, points[-1:]) for plan, points in trained if plan.id not in washed]
+    return assembly.grid(ends)
+
+
+def _arms(unit: Unit, models: Sequence[ModelUnderTest]) -> dict[str, Row]:
+    """Return kind, arm and dose of each model, by fingerprint."""
+    arms: dict[str, Row] = {}
+    for subject in models:
+        model = subject.model
+        arm = "clean" if model.strategy == "clean" else "control" if model.clean else "contaminated"
+        kind = "" if arm == "clean" else unit.kind
+        arms[model.fingerprint] = {
+            "lineage": unit.lineage.name,
+            "kind": kind,
+            "arm": arm,
+            "dose": model.dose or 0,
+        }
+    return arms
+
+
+def _score_row(unit: Unit, arms: dict[str, Row], condition: str, score: Score) -> Row:
+    return {
+        **arms[score.model_fingerprint],
+        "condition": condition,
+        "detector": score.detector,
+        "rule": score.rule,
+        "statistic": score.statistic,
+        "direction": score.direction,
+        "p_value": score.p_value,
+        "verdict": score.verdict,
+        "n": score.n,
+        "lacks_reference": score.lacks_reference,
+    }
+
+
+def _item_rows(
+    unit: Unit,
+    arm: Row,
+    pairs: PairedBenchmark,
+    prompt: PromptSettings,
+    answers: Answers,
+    members: set[str],
+) -> Iterator[Row]:
+    for number, pair in enumerate(pairs.pairs):
+        row: Row = {**arm, "item": number, "category": pair.original.category}
+        row["member"] = pair.original.id in members
+        row["n_options"] = len(pair.original.options or ())
+        for side, item in (("original", pair.original), ("perturbed", pair.perturbed)):
+            response = answers.to(prompt.closed_probe(item, side))
+            log_probs = np.array(response.option_log_probs if response else ())
+            known = len(log_probs) > 0 and item.answer is not None
+            row[f"{side}_choice"] = response.choice if response else -1
+            row[f"{side}_right"] = bool(response and response.choice == item.answer)
+            row[f"{side}_log_prob"] = (
+                float(log_probs[item.answer] - np.logaddexp.reduce(log_probs)) if known else None
+            )
+        row["old_answer"] = row["perturbed_choice"] == pair.original.answer
+        yield row

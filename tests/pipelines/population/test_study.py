@@ -1,0 +1,155 @@
+"""A population study: its order, its budget, and a unit from training to parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.run import Run
+from flipbench.generate.captioners.shapes import SceneCaptioner
+from flipbench.generate.editors.shapes import SceneEditor
+from flipbench.generate.pipeline import Generator
+from flipbench.pipelines.population.conditions import CONDITIONS, edited
+from flipbench.pipelines.population.settings import (
+    Lineage,
+    drawn_order,
+    experiment,
+    is_study,
+    lineages_of,
+    load_study,
+)
+from flipbench.pipelines.population.study import budget, run_study, units_of
+from flipbench.shapes.benchmark import shapes_vqa
+from tests.fixtures.options import QUIET
+
+CONFIG = Path("configs/validation/population.yaml")
+
+
+@pytest.fixture(scope="module")
+def shapes_pairs(tmp_path_factory: pytest.TempPathFactory) -> PairedBenchmark:
+    """Return 12 pairs of the embedded world."""
+    run = Run(tmp_path_factory.mktemp("pairs"))
+    generator = Generator(SceneCaptioner(), SceneEditor(), run)
+    flipped, _ = generator.flip(shapes_vqa(run.images, 12), QUIET)
+    captioned, _ = generator.caption(flipped, QUIET)
+    pairs = tuple(candidate.pair() for candidate in generator.edit(captioned, QUIET)[0])
+    return PairedBenchmark("shapes-vqa", pairs, run.images)
+
+
+def lineages(*names: str) -> list[Lineage]:
+    return [Lineage(name, "", {"class": name.split("-")[0]}) for name in names]
+
+
+def test_the_shipped_study_is_an_experiment_for_each_kind() -> None:
+    study = load_study(CONFIG, ["lineages=null"])
+    assert is_study(CONFIG) and not is_study(Path("configs/shapes.yaml"))
+    assert {kind for phase in study.phases for kind in phase.kinds} == set(study.kinds)
+    lineage = lineages_of(study)[0]
+    for name in study.kinds:
+        config = experiment(study, lineage, name)
+        assert list(config.contaminate.data) == [name, f"{name}, control"]
+        seeds = [config.benchmark.seed, config.contaminate.data[f"{name}, control"].benchmark.seed]  # type: ignore[union-attr]
+        assert seeds[1] == seeds[0] + 1 >= 1_001  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("phases=[{kinds: [lettres]}]", "there is no 'lettres'.*letters"),
+        ("kinds.letters.strategy=LORA", "there is no 'LORA'"),
+        ("kinds.letters.conditions=[blur]", "there is no 'blur'"),
+    ],
+)
+def test_unknown_names_are_refused(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_study(CONFIG, [override])
+
+
+def test_a_new_lineage_changes_no_others_place() -> None:
+    few = lineages("llava-1", "llava-2", "qwen-1", "qwen-2", "third-1")
+    order = [x.name for x in drawn_order(few, 0)]
+    assert {name.split("-")[0] for name in order[:3]} == {"llava", "qwen", "third"}
+    more = [x.name for x in drawn_order([*few, *lineages("llava-3")], 0)]
+    assert [name for name in more if name != "llava-3" and "llava" in name] == [
+        name for name in order if "llava" in name
+    ]
+    seeds = {x.benchmark_seed for x in few}
+    assert len(seeds) == 5 and all(seed % 2 == 0 for seed in seeds)
+
+
+def test_a_study_without_lineages_says_so(tmp_path: Path) -> None:
+    study = load_study(CONFIG, [f"lineages={tmp_path}", "models={}"])
+    with pytest.raises(DataError, match="no lineage yet"):
+        list(units_of(study))
+    (tmp_path / "lineages.csv").write_text("model\nx\n")
+    with pytest.raises(DataError, match="column 'name' is missing"):
+        list(units_of(study))
+
+
+@pytest.mark.parametrize("condition", list(CONDITIONS))
+def test_conditions_change_the_perturbed_pictures_only(
+    condition: str, shapes_pairs: PairedBenchmark, tmp_path: Path
+) -> None:
+    store = ImageStore(tmp_path)
+    other = edited(shapes_pairs, CONDITIONS[condition], store)
+    changed = []
+    for before, after in zip(shapes_pairs.pairs, other.pairs, strict=True):
+        assert after.original == before.original
+        assert after.perturbed.answer == before.perturbed.answer
+        changed.append(_pixels(store, after) != _pixels(store, before))
+    assert any(changed) == (condition != "as made")
+
+
+def _pixels(store: ImageStore, pair: Any) -> bytes:
+    picture: Image.Image = store.open(pair.perturbed.images[0]).convert("RGB")
+    return np.asarray(picture).tobytes()
+
+
+@pytest.mark.slow
+def test_a_study_is_trained_asked_collected_and_not_repeated(
+    tmp_path: Path, tiny_folders: dict[str, Path]
+) -> None:
+    study = load_study(
+        CONFIG,
+        [
+            f"run={tmp_path / 'run'}",
+            "lineages=null",
+            f"models={{tiny: {{path: {tiny_folders['llava']}, facts: {{class: llava}}}}}}",
+            "n_items=8",
+            "phases=[{kinds: [letters, captions only]}]",
+            "kinds.letters.conditions=[blur 4]",
+            "evaluate.detectors=[perturbation_gap, confidence_gap]",
+            "evaluate.parameters={}",
+        ],
+    )
+    assert "2 units of one kind and its control, 2 to do" in budget(study)
+    assert run_study(study) == []
+    scores = pd.read_parquet(study.run / "scores.parquet")
+    items = pd.read_parquet(study.run / "items.parquet")
+    arms = scores[["kind", "arm", "dose"]].drop_duplicates().sort_values(["kind", "arm"])
+    assert [tuple(row) for row in arms.to_numpy().tolist()] == [
+        ("", "clean", 0),
+        ("captions only", "contaminated", 4),
+        ("captions only", "control", 0),
+        ("letters", "contaminated", 4),
+        ("letters", "control", 0),
+    ]
+    assert set(scores["condition"]) == {"as made", "blur 4"}
+    assert len(items) == 5 * 8 and items["member"].all()
+    gaps = scores[(scores["rule"] == "mcnemar") & (scores["condition"] == "as made")]
+    for _, row in gaps.iterrows():
+        own = items[(items["kind"] == row["kind"]) & (items["arm"] == row["arm"])]
+        gap = own["perturbed_right"].mean() - own["original_right"].mean()
+        assert row["statistic"] == pytest.approx(gap)
+    stamps = {path: path.stat().st_mtime_ns for path in study.run.glob("units/*/*")}
+    assert "0 to do" in budget(study) and "measured on 4 models" in budget(study)
+    assert run_study(study) == []
+    assert stamps == {path: path.stat().st_mtime_ns for path in study.run.glob("units/*/*")}
