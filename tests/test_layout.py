@@ -77,6 +77,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "evaluate/cohort": ("core", "reporting", "benchmarks", "config", "evaluate/statistics"),
     "evaluate/validation": (*SPINE, "evaluate/statistics", "evaluate/protocol"),
     "evaluate/report": (*SPINE, *JUDGED),
+    "evaluate/population": (*SPINE, *JUDGED),
     "evaluate/diagnosis": (*MODELS, *SCORING, "evaluate/report"),
     "evaluate/verdict": (*MODELS, *JUDGED, "evaluate/report", "evaluate/diagnosis"),
     "evaluate/predictions": (*MODELS, *SCORING, "evaluate/report"),

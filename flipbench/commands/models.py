@@ -160,7 +160,11 @@ def hints(
 @app.command(rich_help_panel=MODELS)
 def validate(
     models: Annotated[
-        Path, typer.Argument(help="a table of models: model, family, strategy, dose, files")
+        Path,
+        typer.Argument(
+            help="a table of models: model, family, strategy, dose, files; or the folder of a"
+            " population study"
+        ),
     ],
     items: Annotated[
         Path | None, typer.Option(help="a long table of values: model, item, condition, correct")
@@ -188,6 +192,13 @@ def validate(
         raise typer.Exit(say(f"flipbench validate {first} --items {second}"))
     if form not in ("markdown", "csv"):
         raise ConfigError(f"unknown format {form!r}: choose markdown or csv")
+    if models.is_dir():
+        from flipbench.evaluate.population import page, results
+
+        study = results.read_results(models)
+        if out is not None:
+            page.write_page(study, out)
+        raise typer.Exit(say(page.markdown(study)))
     result = fb.validate(
         models,
         items,

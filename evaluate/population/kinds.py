@@ -1,0 +1,192 @@
+"""Power, false alarms and AUROC of every detector, by kind of contamination and by condition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from flipbench.reporting import formats
+from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell, rate_cell
+
+from ..statistics.design_effect import ClusteredRate
+from ..statistics.roc import Separation, separation
+from .results import AS_MADE, CLEAN, CONTAMINATED, CONTROL, Results, Rule, flagged, suspicion
+
+NOTHING = Cell(formats.NOTHING)
+
+
+def short_rate(rate: ClusteredRate) -> Cell:
+    """Return k/n and the interval in whole percent.
+
+    >>> short_rate(ClusteredRate.wilson(0, 0)).plain()
+    '–'
+    """
+    if not rate.n or rate.interval is None:
+        return NOTHING
+    low, high = (f"{100 * bound:.0f}" for bound in (rate.interval.low, rate.interval.high))
+    return Cell(f"{rate.k}/{rate.n}", f"[{low}, {high}]")
+
+
+def separated(results: Results, rule: Rule, kind: str | None = None) -> Separation | None:
+    """Compare contaminated models with clean ones and controls, by the rule's statistic."""
+    arms = [results.of(rule, arm, None if arm == CLEAN else kind) for arm in (CLEAN, CONTROL)]
+    rows = pd.concat([*arms, results.of(rule, CONTAMINATED, kind)])
+    rows = rows[rows["statistic"].notna()]
+    if not len(rows):
+        return None
+    return separation(
+        suspicion(rows).tolist(),
+        (rows["arm"] == CONTAMINATED).tolist(),
+        rows["lineage"].tolist(),
+    )
+
+
+def overview(results: Results) -> Table:
+    """Return the main table: each default rule's power, false alarms and AUROC over all kinds."""
+    rows = []
+    for rule in results.default_rules:
+        power = flagged(results.of(rule, CONTAMINATED))
+        alarms = [flagged(results.of(rule, arm), exact=True) for arm in (CLEAN, CONTROL)]
+        found = separated(results, rule)
+        auroc = estimate_cell(found.auroc, found.interval, 2) if found else NOTHING
+        clean = Cell("yes" if rule.needs_clean_model else "no")
+        rows.append(
+            (power, Row(rule.title, (rate_cell(power), *map(rate_cell, alarms), auroc, clean)))
+        )
+    rows.sort(key=lambda pair: -(pair[0].value or 0))
+    return Table(
+        "overview",
+        "All kinds of contamination together. Caught: contaminated models that the default rule"
+        " flags. Flagged: clean models, as released and fine-tuned in the same way on other items."
+        " Brackets: 95 % intervals that allow for lineages, in percent.",
+        "Detector",
+        (
+            Column("Caught, %"),
+            Column("Flagged, as released, %"),
+            Column("Flagged, fine-tuned, %"),
+            Column("AUROC"),
+            Column("Needs a clean model", numeric=False),
+        ),
+        (("", tuple(row for _, row in rows)),),
+    )
+
+
+def by_kind(results: Results) -> list[Table]:
+    """Return three tables of detectors by kinds: power, alarms of the controls, AUROC."""
+    return [
+        _by_kind(
+            results,
+            "power",
+            "Contaminated models that the default rule flags, k/n [95 % interval in percent].",
+            lambda rule, kind: short_rate(flagged(results.of(rule, CONTAMINATED, kind))),
+        ),
+        _by_kind(
+            results,
+            "alarms",
+            "Controls that the default rule flags: the same training on other items, k/n.",
+            lambda rule, kind: short_rate(flagged(results.of(rule, CONTROL, kind), exact=True)),
+        ),
+        _by_kind(
+            results,
+            "auroc",
+            "AUROC of the default rule's statistic: contaminated models of the kind against its"
+            " controls and the released models.",
+            lambda rule, kind: _auroc(separated(results, rule, kind)),
+        ),
+    ]
+
+
+def _by_kind(results: Results, key: str, caption: str, cell: Callable[[Rule, str], Cell]) -> Table:
+    rows = tuple(
+        Row(kind, tuple(cell(rule, kind) for rule in results.default_rules))
+        for kind in results.kinds
+    )
+    columns = tuple(Column(rule.title) for rule in results.default_rules)
+    return Table(key, caption, "Kind of contamination", columns, (("", rows),))
+
+
+def _auroc(found: Separation | None) -> Cell:
+    if found is None:
+        return NOTHING
+    low, high = found.interval.low, found.interval.high
+    return Cell(
+        formats.decimals(found.auroc), f"[{formats.decimals(low)}, {formats.decimals(high)}]"
+    )
+
+
+def conditions(results: Results) -> Table | None:
+    """Return power and alarms of the paired detectors with other perturbed pictures."""
+    names = [str(c) for c in results.scores["condition"].unique() if c != AS_MADE]
+    if not names:
+        return None
+    of_conditions = results.scores["condition"] != AS_MADE
+    pairs = results.scores[of_conditions][["detector", "rule"]].drop_duplicates()
+    rules = [Rule(str(d), str(r)) for d, r in pairs.itertuples(index=False)]
+    kinds = set(results.scores[of_conditions & (results.scores["arm"] == CONTAMINATED)]["kind"])
+    groups = []
+    for condition in [AS_MADE, *names]:
+        rows = []
+        for rule in rules:
+            cells = []
+            for arm in (CONTAMINATED, CONTROL, CLEAN):
+                found = results.of(rule, arm, condition=condition)
+                found = found[found["kind"].isin(kinds)] if arm != CLEAN else found
+                cells.append(short_rate(flagged(found, exact=arm != CONTAMINATED)))
+            rows.append(Row(rule.title, tuple(cells)))
+        groups.append((condition, tuple(rows)))
+    columns = (Column("Caught"), Column("Flagged, fine-tuned"), Column("Flagged, as released"))
+    caption = f"Other perturbed pictures; kinds: {', '.join(sorted(kinds))}."
+    return Table("conditions", caption, "Rule", columns, tuple(groups))
+
+
+def models(results: Results) -> Table:
+    """Return the lineages with the accuracy of each clean model on its own draw of questions."""
+    facts = results.lineages
+    shown = [fact for fact in ("class", "size", "level") if fact in facts]
+    known = {
+        (str(name), fact): str(value)
+        for fact in shown
+        for name, value in zip(facts["name"], facts[fact], strict=True)
+    }
+    rows = []
+    clean = results.items[results.items["arm"] == CLEAN]
+    for name, own in clean.groupby("lineage"):
+        sides = [
+            rate_cell(ClusteredRate.wilson(int(own[side].sum()), len(own)))
+            for side in ("original_right", "perturbed_right")
+        ]
+        about = [Cell(known.get((str(name), fact), formats.NOTHING)) for fact in shown]
+        rows.append(Row(str(name), (*about, *sides)))
+    columns = [Column(fact.capitalize(), numeric=False) for fact in shown]
+    columns += [Column("Original, %"), Column("Perturbed, %")]
+    caption = "Clean models as released, on the pairs of their own draw."
+    return Table("lineages", caption, "Lineage", tuple(columns), (("", tuple(rows)),))
+
+
+def doses(results: Results, kinds: Sequence[str]) -> Table | None:
+    """Return each default rule's mean statistic by kind, for kinds that differ in dose or share."""
+    present = [kind for kind in kinds if kind in results.kinds]
+    if len(present) < 2:
+        return None
+    rows = []
+    for rule in results.default_rules:
+        cells = []
+        for kind in present:
+            values = suspicion(results.of(rule, CONTAMINATED, kind))
+            others = suspicion(results.of(rule, CONTROL, kind))
+            if not len(values) or not len(others):
+                cells.append(NOTHING)
+                continue
+            difference = float(np.nanmean(values) - np.nanmean(others))
+            cells.append(Cell(formats.signed(difference, 3)))
+        rows.append(Row(rule.title, tuple(cells)))
+    return Table(
+        "doses",
+        "Mean statistic of the contaminated models minus that of their controls; positive is"
+        " suspicious, units are the detector's.",
+        "Detector",
+        tuple(Column(kind) for kind in present),
+        (("", tuple(rows)),),
+    )

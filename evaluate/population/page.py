@@ -1,0 +1,98 @@
+"""All tables and figures of a population study, in order."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from flipbench.reporting import figures, writers
+from flipbench.reporting.tables import Table
+
+from .agreement import agreement
+from .items import audits, power_by_items
+from .kinds import by_kind, conditions, doses, models, overview
+from .results import CONTAMINATED, CONTROL, Results, flagged
+from .rules import calibrate, decision_tree
+
+BY_ITEMS = ("letters", "letters, dose 1", "letters, dose 12", "paraphrased")
+BY_DOSE = (
+    "letters, dose 1",
+    "letters",
+    "letters, dose 12",
+    "letters, 30 % of items",
+    "letters, 10 % of items",
+)
+
+
+def tables_of(results: Results) -> list[Table]:
+    """Return every table that the results allow."""
+    made = [
+        overview(results),
+        *by_kind(results),
+        conditions(results),
+        doses(results, BY_DOSE),
+        power_by_items(results, BY_ITEMS),
+        audits(results),
+        agreement(results),
+        decision_tree(results),
+        models(results),
+    ]
+    return [table for table in made if table is not None]
+
+
+def headline(results: Results) -> str:
+    """Return how many models and lineages there are, and what the calibration found."""
+    arms = results.scores.drop_duplicates(["lineage", "kind", "arm", "dose"])["arm"]
+    counts = arms.value_counts()
+    n_lineages = results.scores["lineage"].nunique()
+    n_clean, n_controls = int(counts.get("clean", 0)), int(counts.get(CONTROL, 0))
+    found = calibrate(results)
+    calibrated = (
+        found.sentence()
+        if found
+        else "Too few lineages to fix rules on one half and to count on the other."
+    )
+    return (
+        f"{n_lineages} clean lineages: {n_clean} models as released,"
+        f" {int(counts.get(CONTAMINATED, 0))} contaminated in {len(results.kinds)} kinds,"
+        f" {n_controls} controls. {calibrated}"
+    )
+
+
+def markdown(results: Results) -> str:
+    """Return headline and tables."""
+    return "\n\n".join([headline(results), *map(writers.markdown, tables_of(results))])
+
+
+def write_page(results: Results, folder: Path) -> Path:
+    """Write the tables, each also as CSV, and the figure; return the Markdown file."""
+    figures.save(power_figure(results), folder / "power.png")
+    return writers.write_tables(tables_of(results), folder, "validation.md", headline(results))
+
+
+def power_figure(results: Results) -> Figure:
+    """Draw the share of models flagged, detectors by kinds, controls beside."""
+    rules, kinds = results.default_rules, results.kinds
+    with figures.settings():
+        figure = Figure(figsize=(2.5 + 0.45 * len(rules) * 2, 1.8 + 0.3 * len(kinds)))
+        axes = figure.subplots(1, 2, sharey=True)
+        for axis, arm, title in zip(
+            axes, (CONTAMINATED, CONTROL), ("contaminated models", "controls"), strict=True
+        ):
+            values = np.array(
+                [[flagged(results.of(rule, arm, kind)).value for rule in rules] for kind in kinds],
+                dtype=float,
+            )
+            axis.imshow(values, vmin=0, vmax=1, cmap="Blues", aspect="auto")
+            axis.set_xticks(range(len(rules)), [r.title for r in rules], rotation=60, ha="right")
+            axis.set_yticks(range(len(kinds)), kinds)
+            axis.set_title(f"{title} flagged")
+            for (row, column), value in np.ndenumerate(values):
+                if not np.isnan(value):
+                    color = "white" if value > 0.6 else "black"
+                    text = f"{100 * value:.0f}"
+                    axis.text(column, row, text, ha="center", va="center", color=color, fontsize=6)
+        figure.set_layout_engine("constrained")
+    return figure

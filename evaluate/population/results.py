@@ -1,0 +1,192 @@
+"""The results of a population study, and rates that respect lineages."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from flipbench.core.errors import DataError
+
+from ..detectors.registry import DETECTORS
+from ..statistics.design_effect import ClusteredRate, clustered_rate
+
+AS_MADE = "as made"
+CLEAN, CONTROL, CONTAMINATED = "clean", "control", "contaminated"
+_COLUMNS = {
+    "scores": ("lineage kind arm dose condition detector rule statistic direction p_value verdict"),
+    "items": (
+        "lineage kind arm dose item category member n_options original_right perturbed_right"
+        " original_log_prob perturbed_log_prob old_answer"
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One decision rule of a detector."""
+
+    detector: str
+    rule: str
+
+    @property
+    def title(self) -> str:
+        """The detector's name in tables, and that of a rule that is not the default."""
+        if self.detector not in DETECTORS:
+            return f"{self.detector}, {self.rule}"
+        about = DETECTORS[self.detector].about
+        return about.title if self.is_default else f"{about.title}, {self.rule}"
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is the detector's default rule."""
+        known = self.detector in DETECTORS
+        return known and DETECTORS[self.detector].about.default_rule == self.rule
+
+    @property
+    def needs_clean_model(self) -> bool:
+        """Whether it compares with a clean model."""
+        known = self.detector in DETECTORS
+        return known and DETECTORS[self.detector].about.needs_clean_model(self.rule)
+
+
+@dataclass(frozen=True)
+class Results:
+    """A population study's tables.
+
+    Attributes
+    ----------
+    scores : DataFrame
+        One row for each model, condition and rule. A model is given by lineage, kind, arm
+        ("clean": as released, "control": trained on other items, "contaminated") and dose.
+    items : DataFrame
+        One row for each model and pair, with the pictures as made.
+    lineages : DataFrame
+        One row for each lineage, with ``name`` and facts such as class, size and level.
+    """
+
+    scores: pd.DataFrame
+    items: pd.DataFrame
+    lineages: pd.DataFrame
+
+    @cached_property
+    def kinds(self) -> list[str]:
+        """The kinds of contamination, most lineages first."""
+        made = self.scores[self.scores["arm"] == CONTAMINATED]
+        counts = (
+            made.groupby("kind")["lineage"].nunique().sort_values(ascending=False, kind="stable")
+        )
+        return [str(kind) for kind in counts.index]
+
+    @cached_property
+    def rules(self) -> list[Rule]:
+        """All rules that were scored."""
+        pairs = self.scores[["detector", "rule"]].drop_duplicates()
+        return [Rule(str(d), str(r)) for d, r in pairs.itertuples(index=False)]
+
+    @cached_property
+    def default_rules(self) -> list[Rule]:
+        """The default rule of each detector."""
+        return [rule for rule in self.rules if rule.is_default]
+
+    def of(
+        self, rule: Rule, arm: str, kind: str | None = None, condition: str = AS_MADE
+    ) -> pd.DataFrame:
+        """Return the rows of one rule to which it applies."""
+        rows = self._by_rule.get((rule.detector, rule.rule, condition))
+        if rows is None:
+            return self.scores.iloc[:0]
+        chosen = (rows["arm"] == arm) & (rows["verdict"] != "not_applicable")
+        if kind is not None:
+            chosen &= rows["kind"] == kind
+        return rows[chosen]
+
+    @cached_property
+    def _by_rule(self) -> dict[tuple[str, str, str], pd.DataFrame]:
+        groups = self.scores.groupby(["detector", "rule", "condition"], observed=True)
+        return {(str(d), str(r), str(c)): rows for (d, r, c), rows in groups}
+
+    def half(self, number: int) -> Results:
+        """Return the results of one half of the lineages, 0 or 1.
+
+        The lineages of each class, ordered by a hash of their names, are in either half in turn.
+        """
+        chosen = [name for name, half in self._halves.items() if half == number]
+        return Results(
+            self.scores[self.scores["lineage"].isin(chosen)],
+            self.items[self.items["lineage"].isin(chosen)],
+            self.lineages[self.lineages["name"].isin(chosen)],
+        )
+
+    @cached_property
+    def _halves(self) -> dict[str, int]:
+        facts = self.lineages
+        classes = facts["class"] if "class" in facts else pd.Series("", facts.index)
+        keys = sorted(
+            (str(c), hashlib.sha256(str(name).encode()).hexdigest(), str(name))
+            for c, name in zip(classes, facts["name"], strict=True)
+        )
+        return {name: place % 2 for place, (_, _, name) in enumerate(keys)}
+
+
+def read_results(folder: Path) -> Results:
+    """Read the tables of a study.
+
+    Raises
+    ------
+    DataError
+        If a table is missing or damaged, or lacks a column.
+    """
+    frames = {}
+    for name, columns in _COLUMNS.items():
+        path = folder / f"{name}.parquet"
+        try:
+            frame = pd.read_parquet(path)
+        except FileNotFoundError as error:
+            raise DataError(
+                f"{path}: no such file; 'flipbench run configs/validation/population.yaml' writes"
+                " it"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise DataError(f"{path}: cannot be read ({error})") from error
+        if lacking := set(columns.split()) - set(frame.columns):
+            raise DataError(f"{path}: the column {sorted(lacking)[0]!r} is missing")
+        for column in frame.columns[frame.dtypes == "category"]:
+            frame[column] = frame[column].astype(str)
+        frames[name] = frame
+    path = folder / "lineages.csv"
+    try:
+        lineages = pd.read_csv(path, dtype=str)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read ({error})") from error
+    if "name" not in lineages:
+        raise DataError(f"{path}: the column 'name' is missing")
+    return Results(frames["scores"], frames["items"], lineages)
+
+
+def flagged(rows: pd.DataFrame, *, exact: bool = False) -> ClusteredRate:
+    """Return the rate of verdicts "contaminated"; lineages are the clusters."""
+    counts = (
+        (rows["verdict"] == "contaminated").groupby(rows["lineage"]).agg(["sum", "size"]).to_numpy()
+    )
+    return clustered_rate([(int(k), int(n)) for k, n in counts], exact=exact)
+
+
+def suspicion(rows: pd.DataFrame) -> NDArray[np.float64]:
+    """Return the statistics, shape (M,), with the sign for which larger is more suspicious."""
+    signs = np.where(rows["direction"] == "falls", -1.0, 1.0)
+    values: NDArray[np.float64] = rows["statistic"].to_numpy(dtype=float) * signs
+    return values
+
+
+def models_of(items: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str], pd.DataFrame]]:
+    """Yield (lineage, kind, arm) and rows of each model."""
+    for key, rows in items.groupby(["lineage", "kind", "arm"], sort=True):
+        lineage, kind, arm = map(str, key)
+        yield (lineage, kind, arm), rows

@@ -1,0 +1,202 @@
+"""Tables of a population study, from planted scores and answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from flipbench.cli import app
+from flipbench.core.errors import DataError
+from flipbench.evaluate.population import agreement, items, kinds, page, rules
+from flipbench.evaluate.population.results import Results, Rule, flagged, read_results
+from flipbench.reporting.tables import Table
+
+GAP, CONFIDENCE = Rule("perturbation_gap", "mcnemar"), Rule("confidence_gap", "label_swap")
+ORDER, RELATIVE = Rule("option_order", "mcnemar"), Rule("perturbation_gap", "relative")
+N_LINEAGES, N_ITEMS = 8, 60
+ARMS = [("", "clean"), ("letters", "control"), ("letters", "contaminated")]
+ARMS += [("texts", "control"), ("texts", "contaminated")]
+
+
+def _score(lineage: int, kind: str, arm: str, rule: Rule, rng: np.random.Generator) -> Any:
+    """Plant: confidence catches all letters, the gap every other one, option order any training."""
+    dirty = arm == "contaminated" and kind == "letters"
+    caught = {
+        GAP: dirty and lineage % 2 == 0,
+        CONFIDENCE: dirty,
+        ORDER: arm != "clean",
+        RELATIVE: dirty and lineage % 2 == 0,
+    }[rule]
+    if rule == RELATIVE and arm == "clean":
+        return {"verdict": "not_applicable", "p_value": None, "statistic": None}
+    return {
+        "verdict": "contaminated" if caught else "not_detected",
+        "p_value": 1e-4 if caught else float(rng.uniform(0.2, 1)),
+        "statistic": (-0.2 if caught else 0.0) + float(rng.normal(0, 0.01)),
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng, scores, answers = np.random.default_rng(0), [], []
+    for lineage in range(N_LINEAGES):
+        for kind, arm in ARMS:
+            dose = 4 if arm == "contaminated" else 0
+            model = {"lineage": f"l{lineage}", "kind": kind, "arm": arm, "dose": dose}
+            for rule in (GAP, CONFIDENCE, ORDER, RELATIVE):
+                found = _score(lineage, kind, arm, rule, rng)
+                for condition in ("as made", "blur 7") if rule != ORDER else ("as made",):
+                    row = {"condition": condition, "detector": rule.detector, "rule": rule.rule}
+                    scores.append({**model, **row, "direction": "falls", **found})
+            for number in range(N_ITEMS):
+                forgot = arm == "contaminated" and number % 4 == 0
+                answers.append(
+                    {
+                        **model,
+                        "item": number,
+                        "category": ("color", "number")[number % 2],
+                        "member": kind != "texts" or number < 20,
+                        "n_options": 4,
+                        "original_right": True,
+                        "perturbed_right": not forgot,
+                        "old_answer": forgot,
+                        "original_log_prob": -0.1 * (1 + number % 2) + rng.normal(0, 0.02),
+                        "perturbed_log_prob": -2.0 if forgot else -0.15 + rng.normal(0, 0.02),
+                    }
+                )
+    folder = tmp_path_factory.mktemp("study")
+    pd.DataFrame(scores).to_parquet(folder / "scores.parquet")
+    pd.DataFrame(answers).to_parquet(folder / "items.parquet")
+    classes = [f"c{i % 2}" for i in range(N_LINEAGES)]
+    names = [f"l{i}" for i in range(N_LINEAGES)]
+    pd.DataFrame({"name": names, "class": classes}).to_csv(folder / "lineages.csv", index=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> Results:
+    return read_results(folder)
+
+
+def cells(table: Table | None) -> dict[str, list[str]]:
+    assert table is not None
+    return {row.header: [cell.plain() for cell in row.cells] for row in table.rows}
+
+
+def test_rates_count_models_and_know_their_lineages(results: Results) -> None:
+    power = flagged(results.of(GAP, "contaminated", "letters"))
+    assert (power.k, power.n, power.n_clusters) == (4, 8, 8)
+    overall = cells(kinds.overview(results))
+    assert overall["Paired confidence gap"][0].startswith("50.0 (8/16)")
+    assert overall["Paired confidence gap"][1].startswith("0.0 (0/8)")
+    assert overall["Option-order sensitivity"][2].startswith("100.0 (16/16)")
+    assert "Perturbation gap, relative" not in overall
+    power_by_kind, alarms, auroc = map(cells, kinds.by_kind(results))
+    assert power_by_kind["letters"][0].startswith("4/8") and alarms["letters"][0].startswith("0/8")
+    assert auroc["letters"][1].startswith("1.00") and "1.00" not in auroc["texts"][1].split()[0]
+
+
+def test_conditions_are_compared_on_their_own_kinds(results: Results) -> None:
+    table = kinds.conditions(results)
+    assert table is not None and [name for name, _ in table.groups] == ["as made", "blur 7"]
+    assert {row.header for row in table.rows} == {
+        "Perturbation gap",
+        "Perturbation gap, relative",
+        "Paired confidence gap",
+    }
+
+
+def test_halves_share_no_lineage_and_split_every_class(results: Results) -> None:
+    halves = [results.half(number) for number in (0, 1)]
+    names = [set(half.scores["lineage"]) for half in halves]
+    assert names[0].isdisjoint(names[1]) and len(names[0] | names[1]) == N_LINEAGES
+    assert [set(half.lineages["class"]) for half in halves] == [{"c0", "c1"}] * 2
+    assert all(set(h.items["lineage"]) == n for h, n in zip(halves, names, strict=True))
+
+
+def test_the_single_best_rule_stays_where_no_combination_is_better(results: Results) -> None:
+    found = rules.calibrate(results)
+    assert found is not None
+    assert found.single.rules == (CONFIDENCE,) and found.combination == found.single
+    assert not found.better and "no combination" in found.sentence()
+    assert (found.power[1].k, found.power[1].n) == (4, 8) and found.alarms[1].k == 0
+
+
+def test_a_combination_needs_no_more_alarms_than_one_in_a_hundred(results: Results) -> None:
+    values = rules.PValues.of(results)
+    either = rules.Choice((CONFIDENCE, ORDER), 0.05)
+    assert values.flagged(either)[~values.contaminated].any()
+    chosen = rules.best(values, [ORDER], 1)
+    assert chosen is None  # it flags every control
+    both = rules.best(values, values.rules, 3)
+    assert both == rules.Choice((CONFIDENCE,), rules.LEVELS[-1])
+
+
+def test_the_decision_tree_uses_only_what_is_there(results: Results) -> None:
+    rows = cells(rules.decision_tree(results))
+    assert len(rows) == 8
+    for pairs, log_probs, clean, run, *_ in rows.values():
+        if pairs == "no":
+            assert run == "nothing"  # option order flags the controls
+        elif log_probs == "no":
+            assert "confidence" not in run
+        if clean == "no":
+            assert "relative" not in run
+
+
+def test_power_rises_with_pairs_and_controls_stay_quiet(results: Results) -> None:
+    table = items.power_by_items(results, ["letters"])
+    rows = cells(table)
+    few, many = map(float, rows["contaminated (n = 8), McNemar"])
+    assert few < many and many == 100
+    assert rows["control (n = 8), McNemar"] == ["0.0", "0.0"]
+    assert float(rows["control (n = 8), confidence gap"][0]) < 20
+
+
+def test_audits_accuse_clean_models_whose_sets_differ(results: Results) -> None:
+    rows = cells(items.audits(results))
+    assert rows["no members, sets of other kinds of question"] == ["100.0", "8"]
+    assert float(rows["no members, sets alike"][0]) < 15
+    assert "texts: all items" in rows and "texts: 10 members, 10 others" in rows
+
+
+def test_detectors_that_see_the_same_models_agree(results: Results) -> None:
+    rows = cells(agreement.agreement(results))
+    assert rows["Perturbation gap"][0] == "+1.00"
+    assert float(rows["Perturbation gap"][1]) > 0.2
+
+
+def test_one_command_makes_every_table(folder: Path, tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["validate", str(folder), "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "8 clean lineages: 8 models as released, 16 contaminated in 2 kinds" in done.output
+    written = {path.name for path in tmp_path.iterdir()}
+    assert {"validation.md", "overview.csv", "power.png", "decision-tree.csv"} <= written
+
+
+def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"scores.parquet: no such file"):
+        read_results(tmp_path)
+    pd.DataFrame({"lineage": ["x"]}).to_parquet(tmp_path / "scores.parquet")
+    with pytest.raises(DataError, match="the column 'arm' is missing"):
+        read_results(tmp_path)
+    (tmp_path / "scores.parquet").write_bytes(b"PAR1")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_results(tmp_path)
+
+
+def test_a_page_of_one_lineage_promises_nothing(results: Results) -> None:
+    of_one = results.scores["lineage"] == "l0"
+    alone = Results(
+        results.scores[of_one],
+        results.items[results.items["lineage"] == "l0"],
+        results.lineages[results.lineages["name"] == "l0"],
+    )
+    assert "Too few lineages" in page.headline(alone)
+    assert rules.decision_tree(alone) is None
+    assert kinds.models(alone).rows[0].header == "l0"
