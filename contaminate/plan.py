@@ -116,6 +116,8 @@ def _plans(
     if data.wash is None:
         return [plan]
     plain = {k: v for k, v in plan.settings.items() if k != "consistency"}
+    if data.wash.by == "reinforcement":
+        plain["reinforcement"] = {"n_generations": data.wash.n_generations}
     washed = TrainingPlan(
         **common | {"parent_fingerprint": f"plan {plan.id}", "settings": plain},
         benchmark=plan.benchmark,

@@ -44,6 +44,8 @@ def check_plan(plan: TrainingPlan) -> None:
         If the plan has a strategy, a loss or learning rates that LLaMA-Factory lacks.
     """
     _strategy_settings(plan)
+    if plan.settings.get("reinforcement"):
+        raise ConfigError(f"{plan.label}: wash by: reinforcement needs backend: trl")
     if consistency := plan.settings.get("consistency"):
         raise ConfigError(
             f"{plan.model}, {plan.label or plan.strategy}: LLaMA-Factory has no equivalent of"

@@ -122,6 +122,10 @@ def training_command(plan: TrainingPlan) -> str:
             f"{where}: LLaVA's official trainer never trains the vision tower; export one of the"
             f" strategies {exportable}"
         )
+    if settings.get("reinforcement"):
+        raise ConfigError(
+            f"{where}: LLaVA's official trainer has no reinforcement; wash by: supervised"
+        )
     if settings.get("consistency"):
         raise ConfigError(
             f"{where}: LLaVA's official trainer has no consistency loss; leave out consistency"

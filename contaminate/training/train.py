@@ -236,6 +236,10 @@ def _trainer_class(plan: TrainingPlan) -> Callable[..., Any]:
     from .consistency import ConsistencyTrainer, check_paraphrases
     from .trainer import Trainer
 
+    if "reinforcement" in plan.settings:
+        from .reinforcement import ReinforcementTrainer
+
+        return partial(ReinforcementTrainer, **plan.settings["reinforcement"])
     if "consistency" not in plan.settings:
         return Trainer
     check_paraphrases(plan)

@@ -199,16 +199,22 @@ class CorpusConfig(Value):
 
 
 class WashConfig(Value):
-    """Clean fine-tuning after the contamination."""
+    """Clean fine-tuning after the contamination, or reinforcement (trl's GRPO) on clean items."""
 
+    by: Literal["supervised", "reinforcement"] = "supervised"
     corpus: CorpusConfig | None = None
     benchmark: OtherBenchmark | None = None
     epochs: int = Field(default=1, ge=1)
+    n_generations: int = Field(
+        default=4, ge=2, description="by: reinforcement: answers sampled to each question"
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.corpus is None and self.benchmark is None:
             raise ValueError("wash needs clean data: a corpus, a benchmark, or both")
+        if self.by == "reinforcement" and self.corpus is not None:
+            raise ValueError("wash by: reinforcement rewards right letters: give only a benchmark")
         return self
 
 
@@ -289,6 +295,10 @@ class ContaminateConfig(Value):
         labels = [label for label, s in self.strategies.items() if s.consistency is not None]
         if labels and self.backend != "trl":
             raise ValueError(f"strategies.{labels[0]}: consistency needs backend: trl")
+        for name, data in self.data.items():
+            reinforced = data.wash is not None and data.wash.by == "reinforcement"
+            if reinforced and self.backend != "trl":
+                raise ValueError(f"data.{name}: wash by: reinforcement needs backend: trl")
         for name, data in self.data.items() if labels else ():
             if data.rewrite is None or data.rewrite.how != "paraphrase" or data.leak != "all":
                 raise ValueError(
