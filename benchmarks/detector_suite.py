@@ -5,9 +5,8 @@
 
 Baseline: one detector after another, one probe at a time, as in usual kits: image and text through
 the processor, ``generate`` for answers (up to 16 tokens for a letter), one forward pass for the
-likelihood of a given text. The engine queries the union of all probes, each once, in batches,
-shares images and prefixes, and splits batches by length; "nothing shared" and "padded to one
-length" do without. All methods alternate in one process. The table gives seconds (median; CPU time
+likelihood of a given text. The engine queries the union of all probes, each once, in batches, and
+reads what they have in common once; "nothing shared" does without the latter. All methods alternate in one process. The table gives seconds (median; CPU time
 without a GPU, since other work on the machine hardly changes it), the speed-up over the baseline of
 the same repeat (median and range), and how many letters and replies equal the baseline's.
 
@@ -25,7 +24,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -41,7 +39,6 @@ from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import PromptSettings
 
 PATCH = 14
-NEVER = 2**40  # a forward pass that costs so much is never split
 Answer = Response | Exception | None
 
 
@@ -102,7 +99,7 @@ def main() -> None:
             path = str(with_image_tokens(args.image_tokens, Path(folder) / "model"))
         vlm = HuggingFaceVLM(path, dtype=args.dtype)
         unshared = copy.copy(vlm)  # the same weights in memory
-        unshared._shares = False
+        unshared._reader = None
         probes: list[Probe] = []
         for detector in DETECTORS.values():
             own = {p.id: p for p in detector.probes(benchmark, PromptSettings())}
@@ -121,16 +118,8 @@ def main() -> None:
                 by_id |= {p.id: a for p, a in zip(batch, answers, strict=True)}
             return by_id
 
-        def one_length(probes: Sequence[Probe]) -> dict[str, Answer]:
-            with (
-                patch("flipbench.models.vlm.prefix.forward_cost", lambda _: NEVER),
-                patch("flipbench.models.vlm.huggingface.forward_cost", lambda _: NEVER),
-            ):
-                return engine(vlm, probes)
-
         methods: dict[str, Callable[[], dict[str, Answer]]] = {
             "the engine": lambda: engine(vlm, distinct),
-            "the engine, batches padded to one length": lambda: one_length(distinct),
             "the engine, nothing shared": lambda: engine(unshared, distinct),
         }
         seconds: dict[str, list[float]] = {"baseline": [], **{name: [] for name in methods}}

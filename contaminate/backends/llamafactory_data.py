@@ -21,8 +21,7 @@ from transformers.utils import is_torchvision_available
 from flipbench.core.errors import ConfigError
 from flipbench.core.records import TrainingPlan
 from flipbench.models.vlm.checkpoints import base_of, resolve_path
-from flipbench.models.vlm.cropping import padded
-from flipbench.models.vlm.processors import load_processor
+from flipbench.models.vlm.processors import load_processor, padded
 
 from ..checks.check import add_first_token, check_examples, context_of
 from ..data.examples import Example

@@ -13,8 +13,8 @@ from flipbench.core.records import Response
 from flipbench.core.stage import StageOptions
 from flipbench.models.engine import answers_of, ask
 from flipbench.models.vlm.checkpoints import fingerprint, resolve_path
-from flipbench.models.vlm.cropping import crop_warning
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.processors import crop_warning
 from flipbench.prompting.prompts import PromptSettings, right_option
 
 from ..data.examples import Epoch, Example, training_examples

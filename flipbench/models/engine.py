@@ -110,8 +110,8 @@ def ask(
 ) -> StageReport:
     """Ask ``vlm`` the distinct ``probes``, except those with a response in ``run``.
 
-    Probes are sorted by kind, length, image and text, so that a batch shares images and beginnings
-    of texts and needs little padding. Those that follow another probe are asked after all others.
+    Probes are sorted by images and text, so that a batch shares images and beginnings of texts.
+    Those that follow another probe are asked after all others.
     """
     distinct = sorted({probe.id: probe for probe in probes}.values(), key=batching_key)
     options = replace(options, partition=vlm.fingerprint)
@@ -126,15 +126,15 @@ def ask(
     return report
 
 
-def batching_key(probe: Probe) -> tuple[str, int, int, int, list[str], str, str]:
-    """Return a sort key that groups probes of the same kind, similar length and the same images.
+def batching_key(probe: Probe) -> tuple[int, list[str], int, str, str]:
+    """Return a sort key that groups probes by their images, whatever kind they are of.
 
-    Texts of very different length are kept apart, since a batch may be padded to its longest text.
+    Those without images are grouped by length, since a batch may be padded to its longest text.
     """
     images = [image.sha256 for image in probe.images]
     text = probe.prompt + probe.continuation
-    size = len(text).bit_length() // 2  # texts up to four times as long
-    return probe.ask, probe.max_new_tokens, len(images), size, images, text, probe.id
+    size = 0 if images else len(text).bit_length() // 2  # texts up to four times as long
+    return len(images), images, size, text, probe.id
 
 
 def answers_of(vlm_name: str, fingerprint: str, run: Run) -> Answers:

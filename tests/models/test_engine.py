@@ -31,19 +31,23 @@ def probe(image: int | None, prompt: str, continuation: str = "") -> Probe:
     )
 
 
-def test_prompts_about_one_image_are_batched_together() -> None:
-    probes = [probe(n, "word " * (40 + k)) for k in range(5) for n in range(6)]
+def test_all_kinds_of_probe_about_one_image_stand_together() -> None:
+    replies = ("", "yes", "no")
+    probes = [
+        probe(n, "word " * (4 + 90 * k), reply)
+        for k in range(2)
+        for n in range(6)
+        for reply in replies
+    ]
     Random(0).shuffle(probes)
     asked = [int(p.item_id) for p in sorted(probes, key=batching_key)]
-    assert asked == [n for n in range(6) for _ in range(5)]
+    assert asked == [n for n in range(6) for _ in range(6)]
 
 
 def test_long_texts_are_not_padded_into_batches_of_short_ones() -> None:
     probes = [probe(None, "", "word " * (300 if n % 2 else 10 + n % 3)) for n in range(64)]
-    probes += [probe(n, "word " * (10 if n % 2 else 200), "B") for n in range(64)]
     probes.sort(key=batching_key)
-    batches = [probes[i : i + 16] for i in range(0, len(probes), 16)]
-    for batch in batches:
+    for batch in (probes[:32], probes[32:]):
         lengths = [len(p.prompt) + len(p.continuation) for p in batch]
         assert max(lengths) < 2 * min(lengths)
 

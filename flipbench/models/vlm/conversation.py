@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from os.path import commonprefix
 from typing import Any
 
@@ -12,12 +12,17 @@ from jinja2 import TemplateError
 from PIL import Image
 
 from flipbench.core.errors import DataError, PrerequisiteError
+from flipbench.core.records import Probe
 from flipbench.models.vlm.checkpoints import first_line
-from flipbench.models.vlm.cropping import crop_warning
 from flipbench.models.vlm.families import ModelFamily
-from flipbench.prompting.prompts import LETTERS
+from flipbench.models.vlm.prefix import Passage
+from flipbench.models.vlm.processors import crop_warning
+from flipbench.prompting.prompts import LETTERS, split_labels
 
 log = logging.getLogger(__name__)
+RAW = ("score_text", "continue_text")
+"""Kinds of probe whose prompt is raw text, without the chat template."""
+
 _REPLY = "[reply]"
 
 
@@ -155,6 +160,58 @@ class Conversation:
         self._check_distinct(ids, len(labels))
         return common, ids
 
+    def passages(self, probes: Sequence[Probe], rendered: Sequence[str]) -> list[Passage]:
+        """Return what a model reads in order to answer each probe.
+
+        Parameters
+        ----------
+        rendered : sequence of str
+            The probes' prompts as rendered; not used for those with raw text.
+
+        Raises
+        ------
+        DataError
+            If there is nothing to score.
+        PrerequisiteError
+            If two option letters begin with the same token.
+        """
+        prompts = self.ids(rendered)
+        letters: dict[str, int] = {}  # the largest number of options, by labels
+        for probe in probes:
+            if probe.ask == "choose":
+                letters[probe.labels] = max(letters.get(probe.labels, 0), probe.n_options)
+        labels = {
+            key: self.label_ids(split_labels(key)[:n]) if key else ([], self.letter_ids(n))
+            for key, n in letters.items()
+        }
+        replying = [i for i, p in enumerate(probes) if p.ask in ("score", "embed")]
+        replies = self.reply_ids([probes[i].continuation.strip() for i in replying])
+        reply_of = dict(zip(replying, replies, strict=True))
+        return [
+            self._passage(probe, prompts[i], reply_of.get(i, []), labels)
+            for i, probe in enumerate(probes)
+        ]
+
+    def _passage(
+        self,
+        probe: Probe,
+        prompt: list[int],
+        reply: list[int],
+        labels: Mapping[str, tuple[list[int], list[int]]],
+    ) -> Passage:
+        if probe.ask == "choose":
+            before, letters = labels[probe.labels]
+            return Passage(probe.images, prompt, before, 1, tuple(letters[: probe.n_options]))
+        if probe.ask in RAW:
+            prompt, reply = self.raw_ids(probe.prompt, probe.continuation)
+        if probe.ask in ("generate", "continue_text"):
+            return Passage(probe.images, prompt, n_new=probe.max_new_tokens)
+        if not probe.continuation.strip() or not reply:
+            raise DataError(f"{probe.variant} of item {probe.item_id}: nothing to score")
+        if probe.ask == "embed":
+            return Passage(probe.images, prompt, reply, 1)
+        return Passage(probe.images, prompt, reply[:-1], len(reply), tuple(reply))
+
     def _check_distinct(self, ids: Sequence[int], n_labels: int) -> None:
         if len(set(ids)) != n_labels:
             raise PrerequisiteError(
@@ -164,9 +221,12 @@ class Conversation:
 
     def ids(self, rendered: Sequence[str]) -> list[list[int]]:
         """Return the tokens of rendered prompts, with one placeholder per image."""
-        return self._ids(rendered, not has_first_token(rendered[0], self.tokenizer))
+        has_first = any(has_first_token(text, self.tokenizer) for text in rendered)
+        return self._ids(rendered, special=not has_first)
 
     def _ids(self, texts: Sequence[str], special: bool = False) -> list[list[int]]:
+        if not texts:
+            return []
         ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]
         return ids
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import LogitsProcessor
+from transformers import LogitsProcessor, StoppingCriteria
 
 from flipbench.core.randomness import generator
 from flipbench.core.records import Probe
@@ -34,7 +34,8 @@ class Decoding(LogitsProcessor):  # type: ignore[misc]
         self._rows = [row for row, probe in enumerate(probes) if probe.temperature]
         sampled = [probes[row] for row in self._rows]
         self._temperatures = torch.tensor([probe.temperature for probe in sampled])
-        draws = [generator(p.seed, p.id, "sample").random(p.max_new_tokens) for p in sampled]
+        most = max(probe.max_new_tokens for probe in probes)
+        draws = [generator(p.seed, p.id, "sample").random(most) for p in sampled]
         self._uniform = torch.from_numpy(np.array(draws))
         self._keeps_statistics = probes[0].token_statistics
         self._steps: list[TokenStatistics] = []
@@ -56,18 +57,20 @@ class Decoding(LogitsProcessor):  # type: ignore[misc]
             scores[self._rows, drawn] = 0.0
         return scores
 
-    def fields(self, ids: torch.Tensor, end_ids: Sequence[int | None]) -> list[dict[str, Any]]:
+    def fields(
+        self, ids: Sequence[Sequence[int]], end_ids: Sequence[int | None]
+    ) -> list[dict[str, Any]]:
         """Return the token statistics of each row's reply, up to its end token, if they were kept.
 
         Parameters
         ----------
-        ids : torch.Tensor, shape (n_probes, n_steps)
-            The generated tokens.
+        ids : sequence of sequences of int
+            Each row's generated tokens.
         """
         if not self._keeps_statistics:
             return [{}] * len(ids)
         rows = []
-        for row, tokens in enumerate(ids.tolist()):
+        for row, tokens in enumerate(ids):
             length = next(
                 (i for i, token in enumerate(tokens) if token in end_ids), len(tokens) - 1
             )
@@ -78,6 +81,25 @@ class Decoding(LogitsProcessor):  # type: ignore[misc]
             }
             rows.append(TokenStatistics(**parts).fields(every_token=True))
         return rows
+
+
+class Limits(StoppingCriteria):  # type: ignore[misc]
+    """Ends each row's reply at its own number of tokens.
+
+    Parameters
+    ----------
+    limits : sequence of int, shape (B,)
+    n_prompt : int
+        Tokens before the replies.
+    """
+
+    def __init__(self, limits: Sequence[int], n_prompt: int) -> None:
+        self._limits, self._n_prompt = torch.tensor(limits), n_prompt
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
+        """Return which rows end here, shape (B,)."""
+        n_new = input_ids.shape[1] - self._n_prompt
+        return (self._limits <= n_new).to(input_ids.device)
 
 
 def sample(logits: torch.Tensor, temperatures: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LogitsProcessorList
+from transformers import LogitsProcessorList, StoppingCriteriaList
 
 from flipbench.config.local_models import ImagePadding, Quantization
 from flipbench.core.errors import DataError, FlipbenchError, PrerequisiteError
 from flipbench.core.images import ImageStore
-from flipbench.core.records import ImageRef, Probe, Response
+from flipbench.core.records import Probe, Response
 from flipbench.models.protocols import Capability, needs_of
 from flipbench.models.vlm.checkpoints import (
     PACKAGED,
@@ -22,25 +22,28 @@ from flipbench.models.vlm.checkpoints import (
     first_line,
     resolve_path,
 )
-from flipbench.models.vlm.conversation import Conversation, append_replies
-from flipbench.models.vlm.decoding import Decoding
+from flipbench.models.vlm.conversation import RAW, Conversation, append_replies
+from flipbench.models.vlm.decoding import Decoding, Limits
 from flipbench.models.vlm.families import EVERYTHING, family_of, is_encoder_decoder
 from flipbench.models.vlm.loading import architecture, load_model
-from flipbench.models.vlm.prefix import SHARING, Shared, by_length, forward_cost, share, unread
+from flipbench.models.vlm.prefix import Reader, can_share
 from flipbench.models.vlm.processors import load_processor
 from flipbench.models.vlm.scoring import (
     TokenStatistics,
     longest,
     pack_state,
     rows_at_once,
+    statistics_of,
     token_statistics,
     windows,
 )
+from flipbench.models.vlm.token_trees import batched, by_length, forward_cost
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS, split_labels
 
-MAX_IMAGE_SETS = 0.75
-"""With more distinct sets of images per probe than this, sharing prefixes does not pay off."""
+BUDGET = 2**31
+ROWS_AT_ONCE = 64
+"""Prompts in a forward pass, at most, where each is a row of its own."""
 
 
 class HuggingFaceVLM:
@@ -121,32 +124,34 @@ class HuggingFaceVLM:
         self.processor, self.tokenizer = self.conversation.processor, self.conversation.tokenizer
         self.conversation.check_images(self.model.config)
         self.model.eval().to(device)
-        self._shares = share_images and self.model.config.model_type in SHARING
+        self._pad = self.tokenizer.pad_token_id or 0
+        shares = share_images and can_share(self.model)
+        self._reader = Reader(self.model, self._pad, BUDGET) if shares else None
         self.fingerprint = fingerprint(where, dtype, quantization=quantization, **loaded_as)
 
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
-        """Answer a batch, in order; probes of different kinds are batched separately.
+        """Answer a batch, in order.
 
-        A probe that this family does not support gets an error.
+        A probe that this family does not support gets an error. Where common beginnings cannot be
+        shared, probes of different kinds are batched separately.
         """
-        answers: dict[int, Response | Exception] = {}
+        answers: dict[int, Response | Exception] = {
+            i: refusal for i, probe in enumerate(probes) if (refusal := self._refusal(probe))
+        }
+        if self._reader:
+            rows = [i for i in range(len(probes)) if i not in answers]
+            shared = self._ask_sharing([probes[i] for i in rows], images)
+            answers |= {rows[at]: response for at, response in shared.items()}
         groups: dict[tuple[str, bool, int, bool, str], list[int]] = {}
         for i, probe in enumerate(probes):
-            if refusal := self._refusal(probe):
-                answers[i] = refusal
-            else:
+            if i not in answers:
                 size, with_statistics = probe.max_new_tokens, probe.token_statistics
                 key = (probe.ask, bool(probe.images), size, with_statistics, probe.labels)
                 groups.setdefault(key, []).append(i)
+        by_kind = {"choose": self._choose, "embed": self._embed}
+        by_kind |= dict.fromkeys(("generate", "continue_text"), self._generate)
         for (ask, *_), rows in groups.items():
-            answer = {
-                "choose": self._choose,
-                "generate": self._generate,
-                "score": self._score,
-                "score_text": self._score_text,
-                "continue_text": self._generate,
-                "embed": self._embed,
-            }[ask]
+            answer = by_kind.get(ask, self._score)
             answers.update(zip(rows, answer([probes[i] for i in rows], images), strict=True))
         return [answers[i] for i in range(len(probes))]
 
@@ -156,6 +161,46 @@ class HuggingFaceVLM:
             why = f"it supports {', '.join(sorted(self.can))}, not {', '.join(sorted(missing))}"
         where = f"{probe.variant} of item {probe.item_id}"
         return DataError(f"{where}: {self.name} cannot answer it: {why}") if why else None
+
+    @torch.inference_mode()
+    def _ask_sharing(self, probes: Sequence[Probe], images: ImageStore) -> dict[int, Response]:
+        """Answer what can be answered with common beginnings read once, by the probes' places."""
+        texts = self._texts(probes)
+        passages = self.conversation.passages(probes, texts)
+        out: dict[int, Response] = {}
+
+        def process(rows: Sequence[int]) -> dict[str, Any]:
+            return self._encode([texts[i] for i in rows], [probes[i] for i in rows], images)
+
+        assert self._reader
+        for reading in self._reader.read(passages, process):
+            statistics = statistics_of(reading, passages, self.model.get_output_embeddings())
+            for i, at in reading.rows.items():
+                if probes[i].ask == "embed":
+                    out[i] = self._answer(probes[i], reading.states[at[0]])
+                elif probes[i].ask == "choose":
+                    out[i] = self._answer(probes[i], statistics[i].log_probs)
+                elif at:
+                    out[i] = self._answer(probes[i], statistics[i])
+            for keeps in (False, True):
+                rows = [i for i in reading.beginnings if probes[i].token_statistics is keeps]
+                for some in batched(rows, ROWS_AT_ONCE):
+                    inputs = self._reader.continued([reading.beginnings[i] for i in some])
+                    replies = self._replied([probes[i] for i in some], inputs)
+                    out.update(zip(some, replies, strict=True))
+        return out
+
+    def _answer(self, probe: Probe, given: TokenStatistics | torch.Tensor) -> Response:
+        """Return the response to a probe, from statistics, option log-probabilities or a state."""
+        if isinstance(given, TokenStatistics):
+            if probe.ask == "score":
+                return self._response(probe, **given.fields(every_token=bool(probe.images)))
+            return self._response(probe, **given.fields(), is_greedy=tuple(given.greedy.tolist()))
+        self._check_numbers(given)
+        if probe.ask == "embed":
+            return self._response(probe, state=pack_state(given))
+        choice, values = int(given.argmax()), tuple(given.tolist())
+        return self._response(probe, choice=choice, option_log_probs=values)
 
     @torch.inference_mode()
     def _choose(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
@@ -170,10 +215,7 @@ class HuggingFaceVLM:
             logits = self.model(**inputs, logits_to_keep=1).logits[:, -1]
             log_probs_bk = logits.float().log_softmax(-1)[:, letters].cpu()
             for row, log_probs in zip(rows, log_probs_bk, strict=True):
-                options = log_probs[: probes[row].n_options]
-                self._check_numbers(options)
-                choice, values = int(options.argmax()), tuple(options.tolist())
-                out[row] = self._response(probes[row], choice=choice, option_log_probs=values)
+                out[row] = self._answer(probes[row], log_probs[: probes[row].n_options])
         return [out[row] for row in range(len(probes))]
 
     def _check_numbers(self, values: torch.Tensor) -> None:
@@ -182,15 +224,24 @@ class HuggingFaceVLM:
 
     @torch.inference_mode()
     def _generate(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
-        inputs, decoding = self._inputs(probes, images), Decoding(probes, self._check_numbers)
+        parts = batched(probes, ROWS_AT_ONCE)
+        return [r for some in parts for r in self._replied(some, self._inputs(some, images))]
+
+    def _replied(self, probes: Sequence[Probe], inputs: dict[str, Any]) -> list[Response]:
+        """Generate replies, each up to its own limit."""
+        decoding = Decoding(probes, self._check_numbers)
+        # a decoder of its own starts with one token
+        n_prompt = 1 if is_encoder_decoder(self.model.config) else inputs["input_ids"].shape[1]
+        limits = [probe.max_new_tokens for probe in probes]
         ids = self.model.generate(
             **inputs,
-            max_new_tokens=probes[0].max_new_tokens,
+            max_new_tokens=max(limits),
             do_sample=False,
             logits_processor=LogitsProcessorList([decoding]),
+            stopping_criteria=StoppingCriteriaList([Limits(limits, n_prompt)]),
         )
-        n_prompt = 0 if is_encoder_decoder(self.model.config) else inputs["input_ids"].shape[1]
-        texts = self.tokenizer.batch_decode(new_ids := ids[:, n_prompt:], skip_special_tokens=True)
+        new_ids = [row[:n] for row, n in zip(ids[:, n_prompt:].tolist(), limits, strict=True)]
+        texts = self.tokenizer.batch_decode(new_ids, skip_special_tokens=True)
         ends = self.model.generation_config.eos_token_id
         fields = decoding.fields(new_ids, ends if isinstance(ends, list) else [ends])
         return [
@@ -203,42 +254,21 @@ class HuggingFaceVLM:
             for probe, text, more in zip(probes, texts, fields, strict=True)
         ]
 
-    def _embed(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
-        states = self.embed(probes, images)
-        return [self._response(p, state=pack_state(s)) for p, s in zip(probes, states, strict=True)]
-
     @torch.inference_mode()
-    def embed(self, probes: Sequence[Probe], images: ImageStore) -> torch.Tensor:
-        """Return the last layer's hidden state at the last token of each continuation.
-
-        Shape (n_probes, hidden size), float32, on the CPU.
-
-        Raises
-        ------
-        DataError
-            If a state is NaN.
-        """
-        replies, states = self._replies(probes), {}
+    def _embed(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
+        replies, out = self._replies(probes), dict[int, Response]()
         for rows, inputs in self._batches(probes, images, replies):
             states_btd = self.model.base_model(**inputs).last_hidden_state
             width = max(len(replies[row]) for row in rows)
             for row, states_td in zip(rows, states_btd, strict=True):
-                states[row] = states_td[len(states_td) - 1 - width + len(replies[row])]
-        last_states = torch.stack([states[row] for row in range(len(probes))]).float().cpu()
-        self._check_numbers(last_states)
-        return last_states
+                last = len(states_td) - 1 - width + len(replies[row])
+                out[row] = self._answer(probes[row], states_td[last])
+        return [out[row] for row in range(len(probes))]
 
     def _score(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
-        """Score each continuation's tokens as the model's reply to the prompt."""
+        """Score each continuation, as the model's reply to the prompt or as raw text after it."""
         scored = zip(probes, self._all_statistics(probes, images), strict=True)
-        return [self._response(p, **s.fields(every_token=bool(p.images))) for p, s in scored]
-
-    def _score_text(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
-        """Score each continuation's tokens as raw text after the prompt."""
-        scored = zip(probes, self._all_statistics(probes, images), strict=True)
-        return [
-            self._response(p, **s.fields(), is_greedy=tuple(s.greedy.tolist())) for p, s in scored
-        ]
+        return [self._answer(probe, statistics) for probe, statistics in scored]
 
     @torch.inference_mode()
     def _all_statistics(self, probes: Sequence[Probe], images: ImageStore) -> list[TokenStatistics]:
@@ -256,7 +286,8 @@ class HuggingFaceVLM:
                 zip(rows, self._statistics([probes[i] for i in rows], images), strict=True)
             )
         return [
-            statistics[whole].first(len(reply)) for whole, reply in zip(parts, replies, strict=True)
+            statistics[whole].at(slice(len(reply)))
+            for whole, reply in zip(parts, replies, strict=True)
         ]
 
     def _statistics(self, probes: Sequence[Probe], images: ImageStore) -> list[TokenStatistics]:
@@ -274,25 +305,18 @@ class HuggingFaceVLM:
         return [out[row] for row in range(len(probes))]
 
     def _long(self, probe: Probe, images: ImageStore, context: int) -> TokenStatistics:
-        """Score a text that may be longer than the model's context."""
+        """Score a text that may be longer than the model's context, then in `windows`."""
         inputs, (reply,) = self._with_replies([probe], images)
         ids = inputs["input_ids"][0]
-        if len(ids) > context:
-            return self._in_windows(probe, ids, len(reply), context)
-        return self._statistics([probe], images)[0]
-
-    def _in_windows(
-        self, probe: Probe, ids: torch.Tensor, n_reply: int, context: int
-    ) -> TokenStatistics:
-        """Score a text that is longer than the model's context; see `windows`."""
-        n_prompt = len(ids) - n_reply
+        if len(ids) <= context:
+            return self._statistics([probe], images)[0]
+        n_prompt, parts = len(ids) - len(reply), []
         if probe.images or n_prompt >= context:
             raise DataError(
                 f"{probe.variant} of item {probe.item_id}: {len(ids)} tokens, over the context of"
                 f" {context} of {self.name}; only a text without images can be scored in windows"
             )
-        parts = []
-        for begin, end, new in windows(n_prompt, n_reply, context):
+        for begin, end, new in windows(n_prompt, len(reply), context):
             logits = self.model(input_ids=ids[None, begin:end], logits_to_keep=new + 1).logits
             parts.append(token_statistics(logits[0, -new - 1 : -1], ids[end - new : end]))
         return TokenStatistics.join(parts)
@@ -302,8 +326,7 @@ class HuggingFaceVLM:
     ) -> tuple[dict[str, Any], list[list[int]]]:
         """Return the inputs of prompts (padded left) and replies (padded right), and the latter."""
         inputs, replies = self._inputs(probes, images), self._replies(probes)
-        pad = self.tokenizer.pad_token_id or 0
-        append_replies(inputs, replies, pad, self.family.reply_token_type)
+        append_replies(inputs, replies, self._pad, self.family.reply_token_type)
         return inputs, replies
 
     def _replies(self, probes: Sequence[Probe]) -> list[list[int]]:
@@ -330,56 +353,33 @@ class HuggingFaceVLM:
         self, probes: Sequence[Probe], images: ImageStore, replies: Sequence[list[int]]
     ) -> Iterator[tuple[list[int], dict[str, Any]]]:
         """Return rows and a forward pass's inputs, with replies, in batches of similar length."""
-        pad = self.tokenizer.pad_token_id or 0
-        for rows, inputs in self._prompts(probes, images, replies):
-            append_replies(inputs, [replies[i] for i in rows], pad, self.family.reply_token_type)
-            yield rows, unread(self.model, inputs)
-
-    def _prompts(
-        self, probes: Sequence[Probe], images: ImageStore, replies: Sequence[list[int]]
-    ) -> Iterator[tuple[list[int], dict[str, Any]]]:
         raw = probes[0].ask == "score_text"
         texts = [] if raw else self._texts(probes)
-        if not raw and (shared := self._read(texts, probes, images)):
-            yield from shared.batches(replies)
-            return
         prompts = [b for b, _ in self._raw_texts(probes)] if raw else self.conversation.ids(texts)
         lengths = [len(ids) + len(reply) for ids, reply in zip(prompts, replies, strict=True)]
         for rows in by_length(lengths, forward_cost(self.model.device.type)):
-            if raw:
-                yield rows, self._padded([prompts[i] for i in rows])
-                continue
-            yield rows, self._encode([texts[i] for i in rows], [probes[i] for i in rows], images)
+            for some in batched(rows, ROWS_AT_ONCE):
+                inputs = self._inputs([probes[i] for i in some], images)
+                more = [replies[i] for i in some]
+                append_replies(inputs, more, self._pad, self.family.reply_token_type)
+                yield list(some), inputs
 
     def _inputs(self, probes: Sequence[Probe], images: ImageStore) -> dict[str, Any]:
-        """Return all prompts' inputs, with shared prefixes already processed if possible."""
-        if probes[0].ask in ("score_text", "continue_text"):
+        """Return the inputs of prompts, padded left."""
+        if probes[0].ask in RAW:
             return self._padded([before for before, _ in self._raw_texts(probes)])
-        texts = self._texts(probes)
-        shared = self._read(texts, probes, images)
-        return shared.inputs(range(len(probes))) if shared else self._encode(texts, probes, images)
+        return self._encode(self._texts(probes), probes, images)
 
     def _texts(self, probes: Sequence[Probe]) -> list[str]:
-        return [self.conversation.render(probe.prompt, len(probe.images)) for probe in probes]
-
-    def _read(
-        self, texts: Sequence[str], probes: Sequence[Probe], images: ImageStore
-    ) -> Shared | None:
-        """Return prompts whose common prefixes the model has read, if they share any."""
-        by_images: dict[tuple[ImageRef, ...], list[int]] = {}
-        for row, probe in enumerate(probes):
-            by_images.setdefault(probe.images, []).append(row)
-        groups = list(by_images.values())
-        if not (self._shares and probes[0].images) or len(groups) > MAX_IMAGE_SETS * len(probes):
-            return None
-        first_texts = [texts[rows[0]] for rows in groups]
-        processed = self._encode(first_texts, [probes[rows[0]] for rows in groups], images)
-        pad = self.tokenizer.pad_token_id or 0
-        return share(self.model, processed, groups, self.conversation.ids(texts), pad)
+        """Return the prompts as rendered; raw texts have none."""
+        return [
+            "" if p.ask in RAW else self.conversation.render(p.prompt, len(p.images))
+            for p in probes
+        ]
 
     def _padded(self, rows: Sequence[list[int]]) -> dict[str, Any]:
         """Return inputs of tokens alone, padded left."""
-        width, pad = max(map(len, rows)), self.tokenizer.pad_token_id or 0
+        width, pad = max(map(len, rows)), self._pad
         ids = [[pad] * (width - len(row)) + row for row in rows]
         mask = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
         return {

@@ -1,20 +1,30 @@
-"""Process the common prefix of prompts about the same images once: template, image, question.
+"""Read what prompts have in common once: text before the pictures, pictures, question, reply.
 
-All prompts with a prefix share its keys and values in the language model, so that an image is
-processed and encoded once per batch of probes about it. A prompt scored with several replies
-is read once, too. What is left is run in batches of similar length.
+All prompts about the same pictures share the keys and values of these pictures, whatever they ask
+for. The texts that follow become trees, in which each distinct beginning stands once and a token
+sees only its own beginning; a forward pass reads several trees. Texts without pictures do the same.
 """
 
 from __future__ import annotations
 
-import copy
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import takewhile
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from transformers import DynamicCache
+
+from flipbench.core.records import ImageRef
+from flipbench.models.vlm.token_trees import (
+    TokenTree,
+    batched,
+    by_length,
+    forward_cost,
+    head_and_kept,
+    token_trees,
+)
 
 SHARING = frozenset(
     {"llava", "llava_next", "llava_onevision", "qwen2_vl", "qwen2_5_vl", "internvl", "idefics3"}
@@ -25,296 +35,366 @@ Deliberately excluded: models whose prompt has bidirectional attention (PaliGemm
 prefix depends on what follows, and models that read the image by cross-attention.
 """
 
+_PER_TREE = 256
+"""Tokens in a tree; attention within it takes their square."""
 
-@dataclass(frozen=True)
-class Prefix:
-    """The common prefix of the prompts about one set of images, and the rest of each prompt.
+_PER_PASS = 2_048
+"""Tokens in a forward pass on a CPU; eight times as many elsewhere."""
 
-    The prefix consists of the first ``n_kept`` tokens of the processor's output in ``row``, with
-    expanded image tokens, and of ``shared``. ``rests[i]`` are the further tokens of
-    ``prompts[i]``.
-    """
-
-    row: int
-    n_kept: int
-    shared: tuple[int, ...]
-    prompts: tuple[int, ...]
-    rests: tuple[tuple[int, ...], ...]
+Images = tuple[ImageRef, ...]
+Layers = list[tuple[torch.Tensor, torch.Tensor]]
+"""Keys and values in each layer, shape (heads, T, head size)."""
 
 
-def common_prefix(
-    row: int,
-    expanded: Sequence[int],
-    image_token: int,
-    plain: Sequence[Sequence[int]],
-    prompts: Sequence[int],
-) -> Prefix | None:
-    """Return the common prefix of prompts about the same images.
-
-    Parameters
-    ----------
-    row : int
-        Row of the first prompt in the processor's output.
-    expanded : sequence of int
-        The first prompt's tokens from the processor, with each image expanded to many tokens.
-    image_token : int
-        The token that images are expanded to.
-    plain : sequence of sequences of int
-        Each prompt's tokens from the tokenizer, with one placeholder per image.
-    prompts : sequence of int
-        The prompts' positions in the batch.
-
-    Returns
-    -------
-    Prefix, or None if the prompts place their images differently.
-
-    >>> common_prefix(0, [1, 9, 9, 9, 5, 6, 7], 9, [[1, 8, 5, 6, 7], [1, 8, 5, 6, 3, 4]], [0, 1])
-    Prefix(row=0, n_kept=4, shared=(5, 6), prompts=(0, 1), rests=((7,), (3, 4)))
-    """
-    if image_token not in expanded:
-        return None
-    after_image = list(expanded[::-1]).index(image_token)
-    pairs = zip(reversed(expanded), reversed(plain[0]), strict=False)
-    n_tail = min(after_image, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
-    head = list(plain[0][: len(plain[0]) - n_tail])
-    tails = [tuple(ids[len(head) :]) for ids in plain]
-    if any(list(ids[: len(head)]) != head for ids in plain) or not all(tails):
-        return None
-    n_shared = min(_n_common(tails), min(map(len, tails)) - 1)
-    return Prefix(
-        row,
-        len(expanded) - n_tail,
-        tails[0][:n_shared],
-        tuple(prompts),
-        tuple(tail[n_shared:] for tail in tails),
+def can_share(model: Any) -> bool:
+    """Return whether a model takes a mask for each pair of tokens, over the whole text."""
+    text = model.config.get_text_config()
+    kinds = getattr(text, "layer_types", None)
+    slides = "sliding_attention" in kinds if kinds else getattr(text, "sliding_window", None)
+    attention = getattr(text, "_attn_implementation", None)
+    return bool(
+        model.config.model_type in SHARING and not slides and attention in ("sdpa", "eager")
     )
 
 
-def _n_common(rows: Sequence[Sequence[int]]) -> int:
-    """Return the length of the rows' longest common prefix."""
-    return sum(1 for _ in takewhile(lambda column: len(set(column)) == 1, zip(*rows, strict=False)))
-
-
-@dataclass
-class Shared:
-    """B prompts of which the model has read the beginnings, each distinct one once.
+@dataclass(frozen=True)
+class Passage:
+    """What a model reads in order to answer a probe.
 
     Attributes
     ----------
-    model : PreTrainedModel
-        Of a type in ``SHARING``.
-    ids, mask : torch.Tensor, shape (G, P)
-        The tokens of the G beginnings, padded, and which of them are not padding.
-    cache : Cache
-        Their keys and values, one row per beginning.
-    shift : torch.Tensor, shape (G, 1), optional
-        The shift of their multimodal rotary positions.
-    beginnings : list of int, shape (B,)
-        Each prompt's row in these.
-    rests : list of tuples of int, shape (B,)
-        Each prompt's further tokens, at least one.
-    pad : int
-        The padding token.
+    prompt : list of int
+        The prompt's tokens from the tokenizer, with one placeholder per image.
+    more : list of int
+        The tokens read after it.
+    n_states : int
+        How many of the last tokens' hidden states are wanted.
+    targets : tuple of int
+        The tokens whose log-probabilities are wanted: one at each state, or any number at one.
+    n_new : int
+        How many tokens may be generated; if any, the last token is left to the generation.
     """
 
-    model: Any
-    ids: torch.Tensor
-    mask: torch.Tensor
-    cache: Any
-    shift: torch.Tensor | None
-    beginnings: list[int]
-    rests: list[tuple[int, ...]]
-    pad: int
+    images: Images
+    prompt: list[int]
+    more: list[int] = field(default_factory=list)
+    n_states: int = 0
+    targets: tuple[int, ...] = ()
+    n_new: int = 0
 
-    def inputs(self, rows: Sequence[int]) -> dict[str, Any]:
-        """Return the inputs of some prompts.
+
+@dataclass(frozen=True)
+class Beginning:
+    """A text that has been read but for its last token.
+
+    ``shift`` is that of its multimodal rotary positions.
+    """
+
+    ids: list[int]
+    layers: Layers
+    last: int
+    shift: int
+
+
+@dataclass
+class Reading:
+    """What was read of some passages.
+
+    Attributes
+    ----------
+    states : torch.Tensor, shape (n_states, d)
+        The last layer's hidden states, each distinct one once.
+    rows : dict of int to list of int
+        For each passage that was read, its rows of these. Passages are left out if they exceed the
+        context, or place their pictures in another way than others about the same ones.
+    beginnings : dict of int to Beginning
+        Of the passages that go on.
+    """
+
+    states: torch.Tensor = field(default_factory=lambda: torch.zeros(0, 0))
+    rows: dict[int, list[int]] = field(default_factory=dict)
+    beginnings: dict[int, Beginning] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Pictures:
+    """What prompts about some pictures begin with, up to the last one, as it was read."""
+
+    head: list[int]  # with one placeholder per image
+    ids: list[int]  # with expanded image tokens
+    layers: Layers
+    shift: int
+
+
+_NO_PICTURES = _Pictures([], [], [], 0)
+
+
+class Reader:
+    """Reads passages with a model that can share, and keeps the keys and values of pictures.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        See `can_share`. Pictures are read anew once its parameters have changed.
+    pad : int
+        The padding token.
+    budget : int
+        Bytes of keys and values. Half of them are for pictures that may be asked about again, the
+        oldest of which are dropped first, half for what is being read; the pictures of one passage
+        are read even if they need more.
+    """
+
+    def __init__(self, model: Any, pad: int, budget: int) -> None:
+        self._model, self._pad = model, pad
+        # the module that stores the shift of multimodal rotary positions
+        self._owner = next((m for m in model.modules() if "rope_deltas" in vars(m)), None)
+        self._pictures: OrderedDict[Images, _Pictures] = OrderedDict()
+        self._weights: tuple[int, ...] = ()
+        self._longest = 0
+        self._cost = forward_cost(model.device.type)
+        self._per_pass = _PER_PASS if model.device.type == "cpu" else 8 * _PER_PASS
+        text = model.config.get_text_config()
+        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+        per_token = 2 * text.num_hidden_layers * heads * size * model.dtype.itemsize
+        self._n_tokens = budget // (2 * per_token)
+
+    def read(
+        self, passages: Sequence[Passage], process: Callable[[Sequence[int]], Mapping[str, Any]]
+    ) -> Iterator[Reading]:
+        """Read passages, as many at once as the budget allows.
+
+        Parameters
+        ----------
+        process : callable
+            Returns the processor's output for the prompts of some passages, by their positions.
+        """
+        weights = tuple(parameter._version for parameter in self._model.parameters())
+        if weights != self._weights:
+            self._weights = weights
+            self._pictures.clear()
+        for part in self._parts(passages):
+            self._look(part, passages, process)
+            yield self._read_rest(part, passages)
+            while sum(len(p.ids) for p in self._pictures.values()) > self._n_tokens:
+                self._pictures.popitem(last=False)
+
+    def _parts(self, passages: Sequence[Passage]) -> Iterator[dict[Images, list[int]]]:
+        """Yield passages by their pictures, as many at once as the budget allows."""
+        by_images: dict[Images, list[int]] = {}
+        for row, passage in enumerate(passages):
+            by_images.setdefault(passage.images, []).append(row)
+        part, n_tokens = dict[Images, list[int]](), 0
+        for images, rows in by_images.items():
+            known = self._pictures.get(images)
+            n_before = (len(known.ids) if known else self._longest) if images else 0
+            for row in rows:
+                n_text, n_new = (
+                    len(passages[row].prompt) + len(passages[row].more),
+                    passages[row].n_new,
+                )
+                needed = n_text + (n_before + n_text + n_new if n_new else 0)
+                needed += 0 if images in part else n_before
+                # how long pictures are is only known once some have been read
+                first = any(part) and not self._longest and images not in part
+                if part and (first or n_tokens + needed > self._n_tokens):
+                    yield part
+                    part, n_tokens = {}, 0
+                part.setdefault(images, []).append(row)
+                n_tokens += needed
+        if part:
+            yield part
+
+    def _look(
+        self,
+        part: Mapping[Images, Sequence[int]],
+        passages: Sequence[Passage],
+        process: Callable[[Sequence[int]], Mapping[str, Any]],
+    ) -> None:
+        """Read the pictures of a part that are not kept, or were read with another beginning."""
+        new = []
+        for images, rows in part.items():
+            known = self._pictures.get(images)
+            if known and passages[rows[0]].prompt[: len(known.head)] == known.head:
+                self._pictures.move_to_end(images)
+            elif images:
+                new.append(rows[0])
+        n = max(1, self._per_pass // (self._longest or self._per_pass))
+        for rows in batched(new, n):
+            self._look_at([passages[row] for row in rows], process(rows))
+
+    def _look_at(self, passages: Sequence[Passage], processed: Mapping[str, Any]) -> None:
+        ids_bt, kept_bt = processed["input_ids"], processed["attention_mask"].bool()
+        token, heads, expanded = self._model.config.image_token_id, [], []
+        for ids_t, kept_t, passage in zip(ids_bt, kept_bt, passages, strict=True):
+            ids = ids_t[kept_t].tolist()
+            n_head, n_kept = head_and_kept(ids, passage.prompt, token)
+            heads.append(passage.prompt[:n_head])
+            expanded.append(ids[:n_kept])
+        width = max(map(len, expanded))
+
+        def cut(values_bt: torch.Tensor, fill: int) -> torch.Tensor:
+            rows = [
+                [fill] * (width - len(ids)) + values_t[kept_t].tolist()[: len(ids)]
+                for values_t, kept_t, ids in zip(values_bt, kept_bt, expanded, strict=True)
+            ]
+            return torch.tensor(rows, dtype=values_bt.dtype, device=values_bt.device)
+
+        inputs = {
+            name: cut(value, self._pad if name == "input_ids" else 0)
+            if value.shape[:2] == ids_bt.shape
+            else value
+            for name, value in processed.items()
+        }
+        mask_bt = inputs["attention_mask"]
+        if self._owner is None:
+            inputs["position_ids"] = (mask_bt.cumsum(-1) - 1).clamp(min=0)
+        cache = self._model.base_model(**inputs, use_cache=True).past_key_values
+        self._longest = max(self._longest, width)
+        for i, (passage, head, ids) in enumerate(zip(passages, heads, expanded, strict=True)):
+            layers = [
+                (layer.keys[i, :, width - len(ids) :], layer.values[i, :, width - len(ids) :])
+                for layer in cache.layers
+            ]
+            if len(passages) > 1:  # so that the rest of the batch can be freed
+                layers = [(keys.clone(), values.clone()) for keys, values in layers]
+            shift = 0 if self._owner is None else int(self._owner.rope_deltas[i])
+            self._pictures[passage.images] = _Pictures(head, ids, layers, shift)
+
+    def _read_rest(
+        self, part: Mapping[Images, Sequence[int]], passages: Sequence[Passage]
+    ) -> Reading:
+        """Read what follows the pictures."""
+        text = self._model.config.get_text_config()
+        context = getattr(text, "max_position_embeddings", None) or 2**31
+        trees = list[tuple[_Pictures, TokenTree]]()
+        for images, rows in part.items():
+            seen = self._pictures[images] if images else _NO_PICTURES
+            n, most = len(seen.head), context - len(seen.ids)
+            rests = dict[int, list[int]]()
+            for row in rows:
+                prompt = passages[row].prompt
+                rest = [*prompt[n:], *passages[row].more]
+                if prompt[:n] == seen.head and len(prompt) > n and len(rest) < most:
+                    rests[row] = rest[:-1] if passages[row].n_new else rest
+            trees += [(seen, tree) for tree in token_trees(rests, _PER_TREE)]
+        reading, states = Reading(), list[torch.Tensor]()
+        for batch in by_length([len(tree.tokens) for _, tree in trees], self._cost):
+            n = max(1, self._per_pass // max(1, len(trees[batch[-1]][1].tokens)))
+            for some in batched(batch, n):
+                self._pass([trees[i] for i in some], passages, reading, states)
+        if states:
+            reading.states = torch.cat(states)
+        return reading
+
+    def _pass(
+        self,
+        trees: Sequence[tuple[_Pictures, TokenTree]],
+        passages: Sequence[Passage],
+        reading: Reading,
+        states: list[torch.Tensor],
+    ) -> None:
+        """Read some trees, each after its pictures, in one forward pass."""
+        n_before = max(len(seen.ids) for seen, _ in trees)
+        cache = stacked([seen.layers for seen, _ in trees], n_before)
+        states_btd = None
+        if width := max(len(tree.tokens) for _, tree in trees):
+            keeps = any(passages[row].n_new for _, tree in trees for row in tree.paths)
+            inputs = self._inputs(trees, n_before, width)
+            out = self._model.base_model(
+                **inputs, past_key_values=cache, use_cache=keeps or n_before > 0
+            )
+            states_btd, cache = out.last_hidden_state, out.past_key_values
+        for i, (seen, tree) in enumerate(trees):
+            wanted = {
+                row: path[len(path) - passages[row].n_states :] for row, path in tree.paths.items()
+            }
+            nodes = sorted({node for path in wanted.values() for node in path})
+            first = sum(map(len, states))
+            place = {node: first + at for at, node in enumerate(nodes)}
+            if states_btd is not None and nodes:
+                states.append(states_btd[i, nodes])
+            for row, path in tree.paths.items():
+                reading.rows[row] = [place[node] for node in wanted[row]]
+                if passages[row].n_new:
+                    at = [*range(n_before - len(seen.ids), n_before)]
+                    at += [n_before + node for node in path]
+                    reading.beginnings[row] = Beginning(
+                        [*seen.ids, *(tree.tokens[node] for node in path)],
+                        [(x.keys[i, :, at], x.values[i, :, at]) for x in cache.layers]
+                        if at
+                        else [],
+                        (passages[row].more or passages[row].prompt)[-1],
+                        seen.shift,
+                    )
+
+    def _inputs(
+        self, trees: Sequence[tuple[_Pictures, TokenTree]], n_before: int, width: int
+    ) -> dict[str, torch.Tensor]:
+        """Return the inputs of trees of up to ``width`` tokens after up to ``n_before`` others."""
+        ids = np.full((len(trees), width), self._pad)
+        positions = np.zeros((len(trees), width), dtype=int)
+        sees = np.zeros((len(trees), 1, width, n_before + width), dtype=bool)
+        at = np.arange(width)
+        sees[:, :, at, n_before + at] = True  # padding sees itself, since no token may see nothing
+        for i, (seen, tree) in enumerate(trees):
+            n, n_seen = len(tree.tokens), len(seen.ids)
+            ids[i, :n] = tree.tokens
+            positions[i, :n] = np.array(tree.depths, dtype=int) + n_seen + seen.shift
+            sees[i, 0, :n, n_before - n_seen : n_before] = True
+            sees[i, 0, :n, n_before : n_before + n] = tree.sees()
+        device, dtype = self._model.device, self._model.dtype
+        mask = torch.zeros(sees.shape, dtype=dtype, device=device)
+        mask.masked_fill_(~torch.from_numpy(sees).to(device), torch.finfo(dtype).min)
+        positions_bt = torch.from_numpy(positions).to(device)
+        if self._owner is not None:  # positions in time, height and width
+            positions_bt = positions_bt.expand(3, -1, -1)
+        return {
+            "input_ids": torch.from_numpy(ids).to(device),
+            "attention_mask": mask,
+            "position_ids": positions_bt,
+        }
+
+    def continued(self, beginnings: Sequence[Beginning]) -> dict[str, Any]:
+        """Return inputs with which ``generate`` continues texts.
+
+        They are valid until the next call, since the model itself keeps the shift of its positions.
 
         Returns
         -------
         dict
-            ``input_ids`` and ``attention_mask``, shape (n_rows, T), padded left, and
-            ``past_key_values`` of the first P positions. ``generate`` accepts them directly; a
-            forward pass needs `unread`. They are valid until the next call, since the model itself
-            keeps the shift of its positions.
+            ``input_ids`` and ``attention_mask``, shape (B, T), padded left, and
+            ``past_key_values`` of all but the last token.
         """
-        rests = [self.rests[row] for row in rows]
-        width = max(map(len, rests))
-        chosen = self.ids.new_tensor([self.beginnings[row] for row in rows])
-        more = [[self.pad] * (width - len(rest)) + list(rest) for rest in rests]
-        new = [[0] * (width - len(rest)) + [1] * len(rest) for rest in rests]
-        cache = copy.copy(self.cache)
-        cache.layers = [copy.copy(layer) for layer in self.cache.layers]
-        cache.batch_select_indices(chosen)
-        if self.shift is not None:
-            _rotary_owner(self.model).rope_deltas = self.shift[chosen]
-        return {
-            "input_ids": torch.cat([self.ids[chosen], self.ids.new_tensor(more)], 1),
-            "attention_mask": torch.cat([self.mask[chosen], self.mask.new_tensor(new)], 1),
-            "past_key_values": cache,
+        width = max(len(b.ids) for b in beginnings)
+        ids = [[self._pad] * (width - len(b.ids)) + [*b.ids, b.last] for b in beginnings]
+        mask = [[0] * (width - len(b.ids)) + [1] * (len(b.ids) + 1) for b in beginnings]
+        if self._owner is not None:
+            shifts = [[b.shift] for b in beginnings]
+            self._owner.rope_deltas = torch.tensor(shifts, device=self._model.device)
+        inputs: dict[str, Any] = {
+            "input_ids": torch.tensor(ids, device=self._model.device),
+            "attention_mask": torch.tensor(mask, device=self._model.device),
         }
-
-    def n_repeated(self) -> int:
-        """Return how many tokens, but for each prompt's last, stand in an earlier prompt, too."""
-        distinct = set(zip(self.beginnings, self.rests, strict=True))
-        return sum(len(r) - 1 for r in self.rests) - sum(len(r) - 1 for _, r in distinct)
-
-    def read_on(self, rows: Sequence[int]) -> Shared:
-        """Return some prompts with all but the last token read, each distinct one once."""
-        first: dict[tuple[int, tuple[int, ...]], int] = {}
-        for row in rows:
-            first.setdefault((self.beginnings[row], self.rests[row]), row)
-        place = {key: i for i, key in enumerate(first)}
-        beginnings = [place[self.beginnings[row], self.rests[row]] for row in rows]
-        last = [self.rests[row][-1:] for row in rows]
-        ahead = replace(self, rests=[rest[:-1] for rest in self.rests])
-        inputs = ahead.inputs(list(first.values()))
-        if inputs["input_ids"].shape[1] > self.ids.shape[1]:
-            self.model(**unread(self.model, inputs), use_cache=True, logits_to_keep=1)
-        chosen = self.ids.new_tensor([self.beginnings[row] for row in first.values()])
-        return Shared(
-            self.model,
-            inputs["input_ids"],
-            inputs["attention_mask"],
-            inputs["past_key_values"],
-            None if self.shift is None else self.shift[chosen],
-            beginnings,
-            last,
-            self.pad,
-        )
-
-    def batches(
-        self, replies: Sequence[Sequence[int]]
-    ) -> Iterator[tuple[list[int], dict[str, Any]]]:
-        """Return rows and inputs, in batches of similar length once ``replies`` are appended.
-
-        Prompts that are scored with several replies are read once.
-        """
-        forward = forward_cost(self.model.device.type)
-        if self.n_repeated() <= forward:
-            lengths = [len(r) + len(reply) for r, reply in zip(self.rests, replies, strict=True)]
-            for rows in by_length(lengths, forward):
-                yield rows, self.inputs(rows)
-            return
-        for part in by_length(list(map(len, self.rests)), forward):
-            read = self.read_on(part)
-            for rows in by_length([len(replies[row]) + 1 for row in part], forward):
-                yield [part[row] for row in rows], read.inputs(rows)
-
-
-def forward_cost(device: str) -> int:
-    """Return how many tokens take as long as what a forward pass costs without any."""
-    return 48 if device == "cpu" else 512
-
-
-def by_length(lengths: Sequence[int], cost: int) -> list[list[int]]:
-    """Return the positions in batches such that little is padded; ``cost`` is that of a batch.
-
-    The sum of rows times longest row, plus ``cost`` for each batch, is the least possible.
-
-    >>> by_length([5, 30, 6, 29], cost=4), by_length([5, 30, 6, 29], cost=400)
-    ([[0, 2], [3, 1]], [[0, 2, 3, 1]])
-    """
-    order = sorted(range(len(lengths)), key=lengths.__getitem__)
-    best = {0: (0, 0)}  # of the first rows, by their number: total, and where the last batch begins
-    for longest, n_rows in sorted(Counter(lengths).items()):
-        end = n_rows + max(best)
-        best[end] = min((best[i][0] + (end - i) * longest + cost, i) for i in best)
-    batches, end = [], len(order)
-    while end:
-        begin = best[end][1]
-        batches.append(order[begin:end])
-        end = begin
-    return batches[::-1]
-
-
-def share(
-    model: Any,
-    processed: Mapping[str, torch.Tensor],
-    groups: Sequence[Sequence[int]],
-    plain: Sequence[Sequence[int]],
-    pad: int,
-) -> Shared | None:
-    """Return B prompts whose prefixes the model has read, or None if they share none.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        Of a type in ``SHARING``.
-    processed : mapping of str to torch.Tensor
-        The processor's output for the first prompt of each group.
-    groups : sequence of sequences of int
-        The positions of prompts about the same images; each of the B prompts is in one group.
-    plain : sequence of sequences of int
-        Each prompt's tokens from the tokenizer, with one placeholder per image.
-    pad : int
-        The padding token.
-    """
-    prefixes = []
-    for row, prompts in enumerate(groups):
-        expanded = processed["input_ids"][row][processed["attention_mask"][row].bool()].tolist()
-        texts = [plain[i] for i in prompts]
-        prefix = common_prefix(row, expanded, model.config.image_token_id, texts, prompts)
-        if prefix is None:
-            return None
-        prefixes.append(prefix)
-    return _read(model, processed, prefixes, pad)
-
-
-def unread(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Return inputs with only the tokens that are not in the cache, and their positions."""
-    if "past_key_values" not in inputs:
+        if cache := stacked([b.layers for b in beginnings], width):
+            inputs["past_key_values"] = cache
         return inputs
-    n_read = inputs["past_key_values"].get_seq_length()
-    positions = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)[:, n_read:]
-    if owner := _rotary_owner(model):  # with multimodal rotary positions: time, height, width
-        positions = (positions + owner.rope_deltas).expand(3, -1, -1)
-    return {**inputs, "input_ids": inputs["input_ids"][:, n_read:], "position_ids": positions}
 
 
-def _read(
-    model: Any, processed: Mapping[str, torch.Tensor], prefixes: Sequence[Prefix], pad: int
-) -> Shared:
-    """Run the model on each prefix."""
-    ids_gw, kept_gw = processed["input_ids"], processed["attention_mask"].bool()
-    lengths = [p.n_kept + len(p.shared) for p in prefixes]
-    width = max(lengths)
-
-    def cut(values_gw: torch.Tensor, fill: int, shared: bool = False) -> torch.Tensor:
-        rows = []
-        for p in prefixes:
-            row = values_gw[p.row][kept_gw[p.row]][: p.n_kept].tolist()
-            row += p.shared if shared else [fill] * len(p.shared)
-            rows.append([fill] * (width - len(row)) + row)
-        return torch.tensor(rows, dtype=values_gw.dtype, device=values_gw.device)
-
-    inputs = {
-        name: cut(value, 0) if value.shape[:2] == ids_gw.shape else value
-        for name, value in processed.items()
-    }
-    inputs["input_ids"] = cut(ids_gw, pad, shared=True)
-    padding = [[0] * (width - n) + [1] * n for n in lengths]
-    inputs["attention_mask"] = mask_gp = ids_gw.new_tensor(padding)
-    owner = _rotary_owner(model)
-    if owner is None:
-        inputs["position_ids"] = (mask_gp.cumsum(-1) - 1).clamp(min=0)
-    cache = model(**inputs, use_cache=True, logits_to_keep=1).past_key_values
-    prompts = sorted(
-        (prompt, g, rest)
-        for g, p in enumerate(prefixes)
-        for prompt, rest in zip(p.prompts, p.rests, strict=True)
-    )
-    return Shared(
-        model,
-        inputs["input_ids"],
-        mask_gp,
-        cache,
-        None if owner is None else owner.rope_deltas,
-        [g for _, g, _ in prompts],
-        [rest for _, _, rest in prompts],
-        pad,
-    )
-
-
-def _rotary_owner(model: Any) -> Any:
-    """Return the module that stores the shift of multimodal rotary positions, if any."""
-    return next((m for m in model.modules() if "rope_deltas" in vars(m)), None)
+def stacked(rows: Sequence[Layers], width: int) -> Any:
+    """Return the keys and values of some rows as a cache, padded left; None if it were empty."""
+    if not width:
+        return None
+    cache, n_layers = DynamicCache(), max(map(len, rows))
+    like = next(layers for layers in rows if layers)
+    for layer in range(n_layers):
+        both = []
+        for part in (0, 1):
+            shape = like[layer][part].shape
+            values = like[layer][part].new_zeros((len(rows), shape[0], width, shape[2]))
+            for row, layers in zip(values, rows, strict=True):
+                if layers:
+                    row[:, width - layers[layer][part].shape[1] :] = layers[layer][part]
+            both.append(values)
+        cache.update(*both, layer)
+    return cache

@@ -1,11 +1,14 @@
-"""Load a model's processor, with or without torchvision."""
+"""Load a model's processor, with or without torchvision; padding instead of cropping pictures."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import transformers
+from PIL import Image
 from transformers import (
     AutoConfig,
     AutoProcessor,
@@ -19,8 +22,10 @@ from transformers import (
 from transformers.utils import is_torchvision_available
 
 from flipbench.config.local_models import ImagePadding
+from flipbench.core.errors import ConfigError
 from flipbench.models.vlm.checkpoints import base_of, padding_of
-from flipbench.models.vlm.cropping import pad_to_square
+
+_WORTH_A_WARNING = 0.001  # share of the pixels
 
 
 def _image_only(base: Any, video_processor: str) -> Any:
@@ -81,7 +86,7 @@ def load_processor(
     Raises
     ------
     ConfigError
-        As `flipbench.models.vlm.cropping.pad_to_square`.
+        As `pad_to_square`.
     """
     base, at = base_of(str(path), revision)
     processor = _load(base, **at, **kwargs)
@@ -96,3 +101,95 @@ def _load(path: str | Path, **kwargs: Any) -> Any:
         if model_type in IMAGE_ONLY:
             return IMAGE_ONLY[model_type].from_pretrained(path, **kwargs)
     return AutoProcessor.from_pretrained(path, **kwargs)
+
+
+def pad_to_square(processor: Any) -> None:
+    """Make a CLIP processor pad pictures to a square before it resizes them, as LLaVA's makers do.
+
+    The border has the processor's mean colour. It is transformers' own `LlavaImageProcessor` that
+    pads, so a checkpoint saved with this processor pads everywhere.
+
+    Raises
+    ------
+    ConfigError
+        If it is not a CLIP processor that crops.
+
+    References
+    ----------
+    Liu et al., arXiv 2310.03744; ``expand2square`` in ``llava/mm_utils.py`` of their code. The
+    published processor of llava-hf crops the centre instead.
+    """
+    images = processor.image_processor
+    if hasattr(images, "pad_to_square"):
+        images.do_pad = True
+        return
+    if not crops(images):
+        raise ConfigError(
+            f"image_padding: square needs a CLIP processor that crops, but {type(images).__name__}"
+            " prepares pictures in another way; set image_padding: none for this model"
+        )
+    settings = images.to_dict()
+    name = settings.pop("image_processor_type").replace("CLIP", "Llava")
+    backend = "Pil" if type(images).__name__.endswith("Pil") else ""
+    processor.image_processor = getattr(transformers, name + backend)(**settings, do_pad=True)
+
+
+def padded(picture: Image.Image, images: Any) -> Image.Image:
+    """Return a picture as an image processor pads it; as it is, if it does not."""
+    if not (hasattr(images, "pad_to_square") and images.do_pad):
+        return picture
+    (width, height), side = picture.size, max(picture.size)
+    square = Image.new("RGB", (side, side), tuple(int(mean * 255) for mean in images.image_mean))
+    square.paste(picture.convert("RGB"), ((side - width) // 2, (side - height) // 2))
+    return square
+
+
+def crops(images: Any) -> bool:
+    """Return whether an image processor is CLIP's and crops pictures that are not square."""
+    is_clip = type(images).__name__.removesuffix("Pil") == "CLIPImageProcessor"
+    return is_clip and bool(images.do_center_crop and images.to_dict()["size"]["shortest_edge"])
+
+
+def lost_share(images: Any, width: int, height: int) -> float:
+    """Return the share of a picture's pixels that an image processor's centre crop cuts off.
+
+    >>> from transformers import CLIPImageProcessorPil
+    >>> round(lost_share(CLIPImageProcessorPil(), 1920, 1080), 3)
+    0.437
+    """
+    settings = images.to_dict() if hasattr(images, "to_dict") else {}
+    crop, size = settings.get("crop_size"), dict(settings.get("size") or {})
+    pads = settings.get("do_pad") and hasattr(images, "pad_to_square")
+    if not settings.get("do_center_crop") or not crop or pads:
+        return 0.0
+    if settings.get("do_resize") and size.get("shortest_edge"):
+        scale = size["shortest_edge"] / min(width, height)
+        width, height = int(width * scale), int(height * scale)
+    elif settings.get("do_resize") and size.get("height"):
+        width, height = size["width"], size["height"]
+    seen = min(width, crop["width"]) * min(height, crop["height"])
+    return 1 - float(seen) / (width * height)
+
+
+def crop_warning(processor: Any, name: str, sizes: Iterable[tuple[int, int]]) -> str:
+    """Return a warning with the share of pixels that a model does not see, or "".
+
+    Parameters
+    ----------
+    processor
+        Of the model called ``name``.
+    sizes : iterable of (width, height)
+        Of the pictures, in pixels.
+    """
+    images, pictures = processor.image_processor, list(sizes)
+    lost = [lost_share(images, *size) for size in pictures]
+    areas = [width * height for width, height in pictures]
+    share = sum(x * area for x, area in zip(lost, areas, strict=True)) / max(1, sum(areas))
+    if share < _WORTH_A_WARNING:
+        return ""
+    remedy = "set image_padding: square to show it all" if crops(images) else "pad them yourself"
+    return (
+        f"{name}: its processor ({type(images).__name__}) crops {sum(x > 0 for x in lost):,} of"
+        f" {len(lost):,} pictures to their centre: {share:.1%} of all pixels are not seen, up to"
+        f" {max(lost):.1%} of a picture; {remedy}"
+    )

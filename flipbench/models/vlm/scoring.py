@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from flipbench.core.errors import DataError
 from flipbench.models.chat.log_probs import N_WITH_STATISTICS
+from flipbench.models.vlm.prefix import Passage, Reading
 
 _MAX_LOGITS = 2**26
 _STATE = "<f4"  # little-endian float32
@@ -36,10 +37,10 @@ class TokenStatistics:
     def __len__(self) -> int:
         return len(self.log_probs)
 
-    def first(self, n: int) -> TokenStatistics:
-        """Return the statistics of the first ``n`` tokens."""
+    def at(self, where: slice | torch.Tensor) -> TokenStatistics:
+        """Return the statistics of some of the tokens."""
         return TokenStatistics(
-            self.log_probs[:n], self.means[:n], self.deviations[:n], self.greedy[:n]
+            self.log_probs[where], self.means[where], self.deviations[where], self.greedy[where]
         )
 
     @classmethod
@@ -77,17 +78,59 @@ class TokenStatistics:
         return fields
 
 
-def token_statistics(logits: torch.Tensor, ids: torch.Tensor) -> TokenStatistics:
-    """Return the statistics of ``ids``, shape (T,), under ``logits``, shape (T, vocabulary)."""
+def token_statistics(
+    logits: torch.Tensor, ids: torch.Tensor, rows: torch.Tensor | None = None
+) -> TokenStatistics:
+    """Return the statistics of ``ids``, shape (T,), under ``logits``, shape (n, vocabulary).
+
+    ``rows``, shape (T,), are the tokens' rows of these; by default one after the other.
+    """
+    rows = torch.arange(len(ids), device=ids.device) if rows is None else rows
     log_p = logits.float().log_softmax(-1)
-    chosen = log_p.gather(1, ids[:, None])[:, 0]
+    chosen = log_p[rows, ids]
     p = log_p.exp()
     log_p = torch.where(p > 0, log_p, 0.0)  # p log p is 0 if p is
     means = (p * log_p).sum(-1)
     # around the mean, since a difference of two close squares can become negative
     deviations = (p * (log_p - means[:, None]) ** 2).sum(-1).sqrt()
-    greedy = logits.argmax(-1) == ids
-    return TokenStatistics(chosen.cpu(), means.cpu(), deviations.cpu(), greedy.cpu())
+    greedy = logits.argmax(-1)[rows] == ids
+    return TokenStatistics(chosen.cpu(), means[rows].cpu(), deviations[rows].cpu(), greedy.cpu())
+
+
+def statistics_of(
+    reading: Reading, passages: Sequence[Passage], head: Callable[[torch.Tensor], torch.Tensor]
+) -> dict[int, TokenStatistics]:
+    """Return the statistics of each passage's targets, by its position.
+
+    Parameters
+    ----------
+    reading : Reading
+        Of some of the passages.
+    head : callable
+        Returns the logits of some states, shape (n, vocabulary).
+    """
+    rows, ids, ends = list[int](), list[int](), dict[int, int]()
+    for row, at in reading.rows.items():
+        if targets := passages[row].targets:
+            rows += at if len(at) == len(targets) else at * len(targets)
+            ids += targets
+            ends[row] = len(ids)
+    if not ends:
+        return {}
+    states = reading.states
+    rows_t, order = torch.tensor(rows, device=states.device).sort(stable=True)
+    ids_t = torch.tensor(ids, device=states.device)[order]
+    parts, n = [], rows_at_once(1, head(states[:1]).shape[-1])
+    for first in range(0, len(states), n):
+        begin, end = torch.searchsorted(rows_t, rows_t.new_tensor([first, first + n])).tolist()
+        logits = head(states[first : first + n])
+        parts.append(token_statistics(logits, ids_t[begin:end], rows_t[begin:end] - first))
+    every = TokenStatistics.join(parts).at(order.argsort().cpu())
+    begins = [0, *ends.values()]
+    return {
+        row: every.at(slice(begin, end))
+        for begin, (row, end) in zip(begins, ends.items(), strict=False)
+    }
 
 
 def longest(

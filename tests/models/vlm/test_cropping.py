@@ -18,9 +18,8 @@ from flipbench.core.errors import ConfigError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Item
 from flipbench.models.vlm.checkpoints import fingerprint, padding_of
-from flipbench.models.vlm.cropping import crop_warning, lost_share, padded
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.models.vlm.processors import load_processor
+from flipbench.models.vlm.processors import crop_warning, load_processor, lost_share, padded
 from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.photos import encoded, photo
 from tests.fixtures.tiny_families import save

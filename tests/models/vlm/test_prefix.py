@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from PIL import Image
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Probe, Response
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.models.vlm.prefix import SHARING, Prefix, by_length, common_prefix
+from flipbench.models.vlm.prefix import SHARING
+from flipbench.models.vlm.scoring import unpack_state
+from flipbench.models.vlm.token_trees import by_length, head_and_kept, token_trees
 from flipbench.prompting.prompts import choice_prompt
 from tests.fixtures.tiny_families import FAMILIES, save
 
@@ -24,7 +27,7 @@ QUESTIONS = ("What color is the star?", "What color is the circle?", "Is it red?
 
 
 def probe(number: int, images: tuple[ImageRef, ...], **changes: Any) -> Probe:
-    asked = {"ask": "choose", "options": ("red", "blue"), "n_options": 2} | changes
+    asked: dict[str, Any] = {"ask": "choose", "options": ("red", "blue"), "n_options": 2} | changes
     prompt = choice_prompt(
         QUESTIONS[number % 3], ("red", "blue") if number % 2 else ("blue", "red")
     )
@@ -49,44 +52,119 @@ def load(family: str, folder: Path, **options: Any) -> HuggingFaceVLM:
     return HuggingFaceVLM(path, **options)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("family", [name for name in FAMILIES if name.replace("-", "_") in SHARING])
-def test_batched_answers_equal_one_by_one(
+KINDS: tuple[dict[str, Any], ...] = (
+    {},
+    {"labels": "1 2"},
+    {"ask": "score", "continuation": "blue and red"},
+    {"ask": "score", "continuation": "blue"},
+    {"ask": "generate", "max_new_tokens": 6},
+    {"ask": "generate", "max_new_tokens": 3},
+    {"ask": "generate", "max_new_tokens": 5, "temperature": 1.0, "seed": 1},
+    {"ask": "generate", "max_new_tokens": 4, "token_statistics": True},
+    {"ask": "embed", "continuation": "blue"},
+)
+RAW: tuple[dict[str, Any], ...] = (
+    {"ask": "score_text", "continuation": "blue and red"},
+    {"ask": "continue_text", "max_new_tokens": 4},
+)
+
+
+def of_all_kinds(sets: list[tuple[ImageRef, ...]]) -> list[Probe]:
+    """Return probes of every kind about no, one and two pictures, those of one kind together."""
+    return [
+        probe(n, images, **kind)
+        for kind in (*KINDS, *RAW)
+        for images in ((), *sets[: 0 if kind in RAW else 3])
+        for n in range(3)
+    ]
+
+
+def check_same(ours: Response | Exception, theirs: Response | Exception) -> None:
+    assert isinstance(ours, Response) and isinstance(theirs, Response), (ours, theirs)
+    numbers = ("option_log_probs", "token_log_probs", "token_means", "token_deviations")
+    for name in Response.model_fields:
+        a, b = getattr(ours, name), getattr(theirs, name)
+        if name in numbers or name == "log_likelihood":
+            assert a == (b and pytest.approx(b, abs=1e-4)), name
+        elif name == "state":
+            np.testing.assert_allclose(unpack_state(a), unpack_state(b), atol=1e-4)
+        else:
+            assert a == b, name
+
+
+def alone(vlm: HuggingFaceVLM) -> HuggingFaceVLM:
+    """Return a model with the same weights that shares nothing."""
+    other = copy.copy(vlm)
+    other._reader = None
+    return other
+
+
+def count_opened(store: ImageStore, monkeypatch: pytest.MonkeyPatch) -> list[ImageRef]:
+    """Return a list to which each picture is added when it is read."""
+    opened, really_open = list[ImageRef](), store.open
+
+    def open_and_count(ref: ImageRef) -> Image.Image:
+        opened.append(ref)
+        return really_open(ref)
+
+    monkeypatch.setattr(store, "open", open_and_count)
+    return opened
+
+
+QUICK = ("llava", "qwen2_vl", "llava-onevision")
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(name, marks=() if name in QUICK else pytest.mark.slow)
+        for name in FAMILIES
+        if name.replace("-", "_") in SHARING
+    ],
+)
+def test_all_kinds_together_are_answered_as_one_by_one(
     family: str, store: ImageStore, sets: list[tuple[ImageRef, ...]], tmp_path: Path
 ) -> None:
     vlm = load(family, tmp_path / "model")
-    assert vlm._shares
-    for changes in (
-        {},
-        {"ask": "score", "continuation": "blue and red"},
-        {"ask": "generate", "max_new_tokens": 6},
-        {"ask": "embed", "continuation": "blue"},
-    ):
-        probes = [probe(n, sets[n % 3 if n < 9 else 0], **changes) for n in range(12)]
-        together = vlm.ask(probes, store)
-        for one, asked in zip(together, probes, strict=True):
-            assert isinstance(one, Response), one
-            (alone,) = vlm.ask([asked], store)
-            assert isinstance(alone, Response)
-            assert (one.text, one.choice, one.probe_id) == (alone.text, alone.choice, asked.id)
-            for name in ("option_log_probs", "token_log_probs", "token_means"):
-                assert getattr(one, name) == pytest.approx(getattr(alone, name), abs=5e-5)
-        if changes.get("ask") == "embed":
-            alone_bd = torch.cat([vlm.embed([asked], store) for asked in probes])
-            torch.testing.assert_close(vlm.embed(probes, store), alone_bd, atol=1e-4, rtol=1e-4)
+    assert vlm._reader
+    probes = of_all_kinds(sets)
+    for size in (len(probes), 7):
+        parts = (vlm.ask(probes[i : i + size], store) for i in range(0, len(probes), size))
+        together = [answer for part in parts for answer in part]
+        for answer, asked in zip(together, probes, strict=True):
+            check_same(answer, alone(vlm).ask([asked], store)[0])
+
+
+def test_pictures_are_kept_from_one_call_to_the_next_until_the_weights_change(
+    store: ImageStore, sets: list[tuple[ImageRef, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vlm, opened = HuggingFaceVLM("shapes:llava"), count_opened(store, monkeypatch)
+    for kind in KINDS:
+        vlm.ask([probe(0, sets[0], **kind), probe(1, sets[1], **kind)], store)
+    assert len(opened) == 2
+    with torch.no_grad():
+        vlm.model.get_decoder().layers[0].mlp.down_proj.weight.mul_(1.5)
+    asked = probe(0, sets[0])
+    check_same(vlm.ask([asked], store)[0], alone(vlm).ask([asked], store)[0])
+
+
+@pytest.mark.parametrize("n_tokens", [1, 200])
+def test_the_budget_bounds_what_is_kept(
+    n_tokens: int, store: ImageStore, sets: list[tuple[ImageRef, ...]]
+) -> None:
+    vlm = HuggingFaceVLM("shapes:llava")
+    assert vlm._reader
+    vlm._reader._n_tokens = n_tokens
+    probes = of_all_kinds(sets)
+    for answer, asked in zip(vlm.ask(probes, store), probes, strict=True):
+        check_same(answer, alone(vlm).ask([asked], store)[0])
+    assert sum(len(kept.ids) for kept in vlm._reader._pictures.values()) <= n_tokens
 
 
 def test_an_image_is_encoded_once_for_a_batch(
     store: ImageStore, sets: list[tuple[ImageRef, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened: list[str] = []
-    really_open = store.open
-
-    def open_and_count(ref: ImageRef) -> Image.Image:
-        opened.append(ref.sha256)
-        return really_open(ref)
-
-    monkeypatch.setattr(store, "open", open_and_count)
+    opened = count_opened(store, monkeypatch)
     probes = [probe(n, sets[n % 2]) for n in range(8)]
     for share_images, n_read in ((True, 2), (False, 8)):
         vlm = HuggingFaceVLM("shapes:llava", share_images=share_images)
@@ -95,37 +173,37 @@ def test_an_image_is_encoded_once_for_a_batch(
         assert len(opened) == n_read
 
 
-def test_a_batch_with_few_repeated_images_is_encoded_whole(
-    store: ImageStore, sets: list[tuple[ImageRef, ...]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    vlm = HuggingFaceVLM("shapes:llava")
-    monkeypatch.setattr("flipbench.models.vlm.huggingface.share", None)  # calling it would raise
-    vlm.ask([probe(0, sets[0]), probe(1, sets[1])], store)
-    with pytest.raises(TypeError):
-        vlm.ask([probe(0, sets[0]), probe(1, sets[0])], store)
-
-
 @pytest.mark.parametrize(
     ("expanded", "plain", "expected"),
     [
-        # the placeholder is the image token itself, and the texts differ at once
-        ([1, 9, 9, 9, 5], [[1, 9, 5], [1, 9, 6]], Prefix(0, 4, (), (0, 1), ((5,), (6,)))),
-        # one text is the beginning of the other: a token is left to each
-        ([9, 9, 5, 6], [[9, 5, 6], [9, 5]], Prefix(0, 2, (), (0, 1), ((5, 6), (5,)))),
-        # two images, text between
-        ([9, 9, 4, 9, 9, 5, 7], [[8, 4, 8, 5, 7]], Prefix(0, 5, (5,), (0,), ((7,),))),
-        # other images' places
-        ([1, 9, 9, 5], [[1, 8, 5], [2, 8, 5]], None),
-        # nothing after the image to ask with
-        ([1, 9, 9], [[1, 8], [1, 8]], None),
-        # no image token at all
-        ([1, 5], [[1, 5], [1, 5]], None),
+        ([1, 9, 9, 9, 5], [1, 9, 5], (2, 4)),  # the placeholder is the image token itself
+        ([9, 9, 4, 9, 9, 5, 7], [8, 4, 8, 5, 7], (3, 5)),  # two images, text between
+        ([1, 9, 9], [1, 8], (2, 3)),  # nothing after the image to ask with
+        ([1, 5], [1, 5], (2, 2)),  # no image token at all
     ],
 )
-def test_shared_prefixes_of_prompts(
-    expanded: list[int], plain: list[list[int]], expected: Prefix | None
+def test_where_the_pictures_of_a_prompt_end(
+    expanded: list[int], plain: list[int], expected: tuple[int, int]
 ) -> None:
-    assert common_prefix(0, expanded, IMAGE, plain, list(range(len(plain)))) == expected
+    assert head_and_kept(expanded, plain, IMAGE) == expected
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 3), max_size=6), min_size=1, max_size=8), st.integers(1, 12)
+)
+def test_a_tree_holds_each_beginning_once(rows: list[list[int]], most: int) -> None:
+    trees = token_trees(dict(enumerate(rows)), most)
+    assert sorted(row for tree in trees for row in tree.paths) == list(range(len(rows)))
+    for tree in trees:
+        beginnings = {tuple(rows[i][: n + 1]) for i in tree.paths for n in range(len(rows[i]))}
+        assert len(tree.tokens) == len(beginnings)
+        assert len(tree.paths) == 1 or len(tree.tokens) <= most
+        sees = tree.sees()
+        for row, path in tree.paths.items():
+            assert [tree.tokens[node] for node in path] == rows[row]
+            assert [tree.depths[node] for node in path] == list(range(len(path)))
+            for n, node in enumerate(path):
+                assert np.flatnonzero(sees[node]).tolist() == path[: n + 1]
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 12))
@@ -145,28 +223,19 @@ def test_batches_of_similar_length_cost_least(lengths: list[int], cost: int) -> 
         assert total(batches) <= total(other)
 
 
-@pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
-def test_a_prompt_with_several_replies_is_read_once_and_scored_alike(
-    family: str, store: ImageStore, sets: list[tuple[ImageRef, ...]]
+def test_a_letter_asked_in_every_way_is_read_once(
+    store: ImageStore, sets: list[tuple[ImageRef, ...]]
 ) -> None:
-    vlm, replies = HuggingFaceVLM(f"shapes:{family}"), ("blue", "blue and", "blue and red", "red")
-    probes = [
-        probe(n, images, ask="score", continuation=reply)
-        for n in range(6)
-        for images in sets[: 1 + n % 2]
-        for reply in replies[n % 3 :]
-    ]
-    n_tokens: list[int] = []
-    vlm.model.register_forward_pre_hook(
-        lambda _, args, inputs: n_tokens.append(inputs["input_ids"].numel()), with_kwargs=True
+    vlm, sizes = HuggingFaceVLM("shapes:llava"), list[tuple[int, ...]]()
+    vlm.model.get_decoder().register_forward_pre_hook(
+        lambda _, args, inputs: sizes.append(tuple(inputs["inputs_embeds"].shape[:2])),
+        with_kwargs=True,
     )
-    together = vlm.ask(probes, store)
-    n_together = sum(n_tokens)
-    n_tokens.clear()
-    for one, asked in zip(together, probes, strict=True):
-        (alone,) = vlm.ask([asked], store)
-        assert isinstance(one, Response) and isinstance(alone, Response)
-        assert (one.probe_id, one.n_tokens) == (alone.probe_id, alone.n_tokens)
-        for name in ("token_log_probs", "token_means", "token_deviations"):
-            assert getattr(one, name) == pytest.approx(getattr(alone, name), abs=5e-5)
-    assert n_together < 0.6 * sum(n_tokens)
+    replies = ("blue", "blue and", "blue and red", "red")
+    probes = [probe(0, sets[0], ask="score", continuation=reply) for reply in replies]
+    vlm.ask([probe(0, sets[0]), *probes, probe(0, sets[0], ask="generate")], store)
+    prompt = vlm._encode(vlm._texts(probes[:1]), probes[:1], store)["input_ids"].shape[1]
+    ids = vlm.conversation.reply_ids(replies)
+    after = {tuple(reply[: n + 1]) for reply in ids for n in range(len(reply) - 1)}
+    assert sum(rows * width for rows, width in sizes[:2]) == prompt + len(after)
+    assert {width for _, width in sizes[2:]} == {1}  # generation goes on from there

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
-from flipbench.core.records import Item, Probe
+from flipbench.core.records import Item, Probe, Response
 from flipbench.models.chat.log_probs import N_WITH_STATISTICS
 from flipbench.models.vlm import huggingface, scoring
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
@@ -122,11 +122,13 @@ def test_embeddings_are_the_last_token_states(
     vlm: HuggingFaceVLM, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     probes = [
-        score_probe("red star " * (1 + i), item.question, item)
+        score_probe("red star " * (1 + i), item.question, item).model_copy(update={"ask": "embed"})
         for i, item in enumerate(shapes_items[:4])
     ]
-    batched = vlm.embed(probes, shapes_store)
-    assert "hidden_states" in vlm.can and batched.dtype == torch.float32
+    answers = vlm.ask(probes, shapes_store)
+    packed = [answer.state for answer in answers if isinstance(answer, Response)]
+    batched = torch.stack([torch.tensor(scoring.unpack_state(state)) for state in packed])
+    assert "hidden_states" in vlm.can
     for probe, row in zip(probes, batched, strict=True):
         inputs, _ = vlm._with_replies([probe], shapes_store)
         with torch.no_grad():

@@ -1,0 +1,129 @@
+"""Sequences of tokens as trees, in which each distinct beginning stands once, and their batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from os.path import commonprefix
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class TokenTree:
+    """Sequences of tokens in which each distinct beginning stands once.
+
+    Attributes
+    ----------
+    tokens, depths : list of int, shape (N,)
+        Each token, and how many precede it in its sequence. All that continue it follow at once.
+    paths : dict of int to list of int
+        Each sequence's tokens, as positions in these.
+    """
+
+    tokens: list[int] = field(default_factory=list)
+    depths: list[int] = field(default_factory=list)
+    paths: dict[int, list[int]] = field(default_factory=dict)
+
+    def sees(self) -> NDArray[np.bool_]:
+        """Return which tokens (columns) a token (row) sees: its beginning and itself.
+
+        >>> token_trees({0: [5, 6], 1: [5, 7]}, 9)[0].sees().astype(int).tolist()
+        [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
+        """
+        n = len(self.tokens)
+        ends, last = [n] * n, list[int]()  # where what continues a token ends; the path so far
+        for i, depth in enumerate(self.depths):
+            for closed in last[depth:]:
+                ends[closed] = i
+            last[depth:] = [i]
+        at = np.arange(n)
+        seen: NDArray[np.bool_] = (at[:, None] >= at) & (at[:, None] < np.array(ends, dtype=int))
+        return seen
+
+
+def token_trees(sequences: Mapping[int, Sequence[int]], most: int) -> list[TokenTree]:
+    """Return the sequences in trees of at most ``most`` tokens; a longer sequence has its own.
+
+    >>> [tree.tokens for tree in token_trees({0: [5, 6, 7], 1: [8], 2: [5, 6]}, most=3)]
+    [[5, 6, 7], [8]]
+    """
+    trees, path, before = list[TokenTree](), list[int](), list[int]()
+    for ids, row in sorted((list(ids), row) for row, ids in sequences.items()):
+        n = len(commonprefix([before, ids]))
+        if not trees or len(trees[-1].tokens) + len(ids) - n > most:
+            trees.append(TokenTree())
+            n = 0
+        tree = trees[-1]
+        first = len(tree.tokens)
+        path = path[:n] + list(range(first, first + len(ids) - n))
+        tree.tokens.extend(ids[n:])
+        tree.depths.extend(range(n, len(ids)))
+        tree.paths[row], before = path, ids
+    return trees
+
+
+def by_length(lengths: Sequence[int], cost: int) -> list[list[int]]:
+    """Return the positions in batches such that little is padded; ``cost`` is that of a batch.
+
+    The sum of rows times longest row, plus ``cost`` for each batch, is the least possible.
+
+    >>> by_length([5, 30, 6, 29], cost=4), by_length([5, 30, 6, 29], cost=400)
+    ([[0, 2], [3, 1]], [[0, 2, 3, 1]])
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    best = {0: (0, 0)}  # of the first rows, by their number: total, and where the last batch begins
+    for longest, n_rows in sorted(Counter(lengths).items()):
+        end = n_rows + max(best)
+        best[end] = min((best[i][0] + (end - i) * longest + cost, i) for i in best)
+    batches, end = [], len(order)
+    while end:
+        begin = best[end][1]
+        batches.append(order[begin:end])
+        end = begin
+    return batches[::-1]
+
+
+def forward_cost(device: str) -> int:
+    """Return how many tokens take as long as what a forward pass costs without any."""
+    return 48 if device == "cpu" else 512
+
+
+def batched(rows: Sequence[T], n: int) -> Iterator[Sequence[T]]:
+    """Yield ``n`` rows at a time; the last batch may be shorter."""
+    for first in range(0, len(rows), n):
+        yield rows[first : first + n]
+
+
+def head_and_kept(
+    expanded: Sequence[int], plain: Sequence[int], image_token: int
+) -> tuple[int, int]:
+    """Return how many tokens stand before the end of the last picture.
+
+    Parameters
+    ----------
+    expanded : sequence of int
+        A prompt's tokens from the processor, with each image expanded to many tokens.
+    plain : sequence of int
+        The same from the tokenizer, with one placeholder per image.
+    image_token : int
+        The token that images are expanded to.
+
+    Returns
+    -------
+    tuple of int
+        Their number in ``plain`` and in ``expanded``.
+
+    >>> head_and_kept([1, 9, 9, 9, 5, 6], [1, 8, 5, 6], image_token=9)
+    (2, 4)
+    """
+    after = list(expanded[::-1]).index(image_token) if image_token in expanded else 0
+    pairs = zip(reversed(expanded), reversed(plain), strict=False)
+    n_tail = min(after, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    return len(plain) - n_tail, len(expanded) - n_tail
