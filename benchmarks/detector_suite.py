@@ -6,9 +6,10 @@
 Baseline: one detector after another, one probe at a time, as in usual kits: image and text through
 the processor, ``generate`` for answers (up to 16 tokens for a letter), one forward pass for the
 likelihood of a given text. The engine queries the union of all probes, each once, in batches, and
-reads what they have in common once; "nothing shared" does without the latter. All methods alternate in one process. The table gives seconds (median; CPU time
-without a GPU, since other work on the machine hardly changes it), the speed-up over the baseline of
-the same repeat (median and range), and how many letters and replies equal the baseline's.
+reads what they have in common once; "nothing shared" does without the latter. All methods alternate
+in one process. The table gives seconds (median; CPU time without a GPU, since other work on the
+machine hardly changes it), the speed-up over the baseline of the same repeat (median and range),
+and how many letters and replies equal the baseline's.
 
 ``--image-tokens 576`` uses a model of LLaVA's class with random weights and that many tokens per
 image, like LLaVA-1.5; the shipped ones have 16.
