@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -106,10 +107,16 @@ def test_little_memory_changes_nothing(
 ) -> None:
     probes = [score_probe("red star " * n, prompt="so " * (5 - n)) for n in (1, 4, 2, 3)]
     whole = vlm.ask(probes, shapes_store)
-    monkeypatch.setattr(huggingface, "rows_at_once", lambda width, vocabulary: 1)
-    for one, two in zip(whole, vlm.ask(probes, shapes_store), strict=True):
-        assert one.log_likelihood == pytest.approx(two.log_likelihood, abs=1e-3)
-        assert one.n_tokens == two.n_tokens
+    alone = copy.copy(vlm)
+    alone._reader = None
+    with monkeypatch.context() as patch:
+        for module in (huggingface, scoring):
+            patch.setattr(module, "rows_at_once", lambda width, vocabulary: 1)
+        for model in (vlm, alone):
+            for one, two in zip(whole, model.ask(probes, shapes_store), strict=True):
+                assert isinstance(one, Response) and isinstance(two, Response)
+                assert one.log_likelihood == pytest.approx(two.log_likelihood, abs=1e-3)
+                assert one.n_tokens == two.n_tokens
     assert scoring.rows_at_once(10, 1_000) > scoring.rows_at_once(100, 1_000) >= 1
 
 
