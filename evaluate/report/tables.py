@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import get_args
 
@@ -63,6 +64,18 @@ def other_table(grid: Sequence[GridModel], scores: Sequence[Score]) -> Table | N
         scores,
         others,
     )
+
+
+def detector_tables(
+    grid: Sequence[GridModel], scores: Sequence[Score], names: Sequence[str]
+) -> list[Table]:
+    """Return one table for each of the detectors ``names``, its key the detector's name."""
+    return [_model_table(name, _about(name), grid, scores, [name]) for name in names if name != GAP]
+
+
+def cell_key(model: str, detector: str, rule: str) -> str:
+    """Return the key of the items behind a model's score by a rule."""
+    return f"{model}/{detector}/{rule}"
 
 
 def title(detector: str) -> str:
@@ -156,7 +169,8 @@ def gap_scores(
 # ------------------------------------------------------------------ columns of a detector
 
 _Rules = Mapping[str, Score]  # one model's scores of one detector, by rule
-_Field = tuple[Column, Callable[[GridModel, _Rules], Cell]]
+_Show = Callable[[GridModel, _Rules], Cell]
+_Field = tuple[Column, _Show]
 
 
 def _model_table(
@@ -206,7 +220,9 @@ def _fields(detector: str, models: Sequence[_Rules], suspected: Collection[Key])
             header = _statistic_header(rule, models)
             if len(shown) > 1:
                 header += f" ({rule_title(detector, rule)})"
-            fields.append((Column(header, group), partial(_statistic_cell, same)))
+            fields.append(
+                (Column(header, group), _opening(detector, rule, partial(_statistic_cell, same)))
+            )
         p_values = {i: m[rule].p_value for i, m in enumerate(models) if rule in m}
         known = any(p is not None for p in p_values.values())
         if known and not any(_agree(p_values, column) for column in p_columns):
@@ -214,10 +230,31 @@ def _fields(detector: str, models: Sequence[_Rules], suspected: Collection[Key])
             p_columns.append(p_values)
             fields.append((Column(header, group), partial(_p_cell, rule)))
         verdicts = Column(as_header(rule_title(detector, rule)), group, numeric=False)
-        fields.append((verdicts, partial(_verdict_cell, rule, suspected)))
+        verdict = _opening(detector, rule, partial(_verdict_cell, rule, suspected))
+        fields.append((verdicts, verdict))
     if any(score.n_dropped for score in every):
         fields.append((Column("Items dropped", group), _dropped_cell))
     return fields
+
+
+def _opening(detector: str, rule: str, cell: _Show) -> _Show:
+    """Let the cells of a column open the items behind a rule's score."""
+
+    def show(model: GridModel, rules: _Rules) -> Cell:
+        key = cell_key(model.name, detector, rule) if rule in rules else ""
+        return replace(cell(model, rules), opens=key)
+
+    return show
+
+
+def _about(detector: str) -> str:
+    """Return what a detector measures, what a contaminated model shows, and its caveat."""
+    if (known := DETECTORS.get(detector)) is None:
+        return ""
+    about = known.about
+    parts = [f"Contaminated models: {about.direction}.", f"Rules: {about.variant}."]
+    parts += [f"What else moves it: {about.caveat}."] if about.caveat else []
+    return " ".join([*parts, f"Source: {about.paper}."])
 
 
 def _same_statistic(rule: str, other: str, models: Sequence[_Rules]) -> bool:
@@ -252,11 +289,18 @@ def _statistic_cell(same_rules: list[str], model: GridModel, rules: _Rules) -> C
     scores = [rules[r] for r in same_rules if r in rules and rules[r].statistic is not None]
     if not scores:
         return Cell(formats.NOTHING)
-    value, between = scores[0].statistic, next((s.interval for s in scores if s.interval), None)
-    assert value is not None
-    if is_gap(scores[0]):
+    between = next((s.interval for s in scores if s.interval), None)
+    return statistic_cell(scores[0].model_copy(update={"interval": between}))
+
+
+def statistic_cell(score: Score) -> Cell:
+    """Return a score's statistic in the detector's unit with its interval; a dash for None."""
+    value, between = score.statistic, score.interval
+    if value is None:
+        return Cell(formats.NOTHING)
+    if is_gap(score):
         return Cell(formats.points(value), formats.interval(between))
-    if scores[0].unit == "fraction":
+    if score.unit == "fraction":
         return Cell(formats.percent(value), formats.share_interval(between))
     return Cell(formats.number(value), formats.interval(between, formats.number))
 

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
+from textwrap import wrap
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from flipbench.core.rates import Rate
 from flipbench.core.records import Score
-from flipbench.reporting.figures import Figure, FigurePanel, save, settings, svg_text
+from flipbench.reporting.figures import (
+    LIGHT,
+    Figure,
+    FigurePanel,
+    save,
+    settings,
+    svg_text,
+)
 
 from ..protocol.grid import GridModel
 from ..statistics.roc import Separation
@@ -23,13 +34,9 @@ from .tables import families, label, rule_title
 from .validation_plots import HeatRow
 from .validation_tables import by_default_rule, title_among, two_decimals
 
-CURVES_PER_PANEL = 6
+N_BEST = 6  # detectors whose curves the overview shows
 FAMILIES_SIDE_BY_SIDE = 2
-_HEAT = (
-    "One row per rule, one column per model; clean models are left of the line. The shade is the"
-    " model’s rank by that statistic among all models, from dark (least suspicious) to light"
-    " (most). A dot is the verdict “contaminated”. ‡: false alarm suspected."
-)
+_NOTHING: Any = (None, None, None)
 
 
 @dataclass(frozen=True)
@@ -39,107 +46,186 @@ class _Drawn:
     alt: str
 
 
+@dataclass(frozen=True)
+class ValidationFigures:
+    """Those of the best detectors, and those of each detector by its name."""
+
+    best: list[Figure]
+    by_detector: dict[str, Figure]
+
+    @property
+    def all(self) -> list[Figure]:
+        """All of them."""
+        return [*self.best, *self.by_detector.values()]
+
+
 def make_validation_figures(
     validations: Sequence[Validation],
     grid: Sequence[GridModel],
     scores: Sequence[Score],
     folder: Path,
-) -> list[Figure]:
-    """Write every figure that has data as PNG and SVG; return them for the page.
+) -> ValidationFigures:
+    """Write every figure that has data as PNG and SVG; return those for the page.
 
-    Files are ``detectors``, ``detectors_by_models``, ``roc`` and ``power_by_dose``. If a figure
-    has several panels (a family, a detector, six curves), each has its own file, whose name ends
-    in the panel's.
+    Files are ``detectors`` and ``detectors_by_models`` (heat maps, which the page has as tables),
+    ``roc`` and ``power_by_dose`` of the best detectors, and both of each detector.
     """
     with settings():
-        drawn = [
-            (
-                "detectors",
-                "Detectors by model, each by its default rule",
-                f"{_HEAT} The best AUROC comes first.",
-                _overviews(validations, grid, scores),
-            ),
-            (
-                "detectors_by_models",
-                "Every rule of every detector, by model",
-                _HEAT,
-                _heat_maps(validations, grid, scores),
-            ),
-            (
+        for key, heats in (
+            ("detectors", _overviews(validations, grid, scores)),
+            ("detectors_by_models", _heat_maps(validations, grid, scores)),
+        ):
+            for panel in heats:
+                _save(panel, key if len(heats) == 1 else f"{key}-{panel.name}", folder)
+        best = [v for v in by_default_rule(validations) if v.separation][:N_BEST]
+        with_power = [v for v in by_default_rule(validations) if v.power][:N_BEST]
+        found = [
+            _overview(
                 "roc",
                 "ROC curves over models",
-                "Contaminated against clean models flagged as the threshold falls. A curve has at"
-                " most as many steps as there are clean models. Beside each name: AUROC with 95 %"
-                " interval. Rules that share a statistic share a curve.",
-                _rocs(validations),
+                "Contaminated against clean models flagged as the threshold falls, with AUROC and"
+                " its 95 % interval. A curve has at most as many steps as there are clean models.",
+                [(v, _draw_roc, _roc_alt) for v in best],
+                validations,
+                folder,
             ),
-            (
+            _overview(
                 "power_by_dose",
                 "Power against the dose",
-                "Share of models that each rule calls contaminated, with 95 % intervals. Dose 0 is"
-                " all clean models: false alarms.",
-                _powers(validations),
+                "Share of models that the default rule calls contaminated, with 95 % intervals."
+                " Dose 0 is all clean models: false alarms.",
+                [(v, _draw_power, _power_alt) for v in with_power],
+                validations,
+                folder,
             ),
         ]
-    return [_figure(*parts, folder) for parts in drawn if parts[-1]]
+        drawn: dict[str, list[_Drawn]] = {}
+        for key, of_kind in (("roc", _rocs(validations)), ("power_by_dose", _powers(validations))):
+            for detector, panel in of_kind:
+                _save(panel, f"{key}-{panel.name}", folder)
+                drawn.setdefault(detector, []).append(panel)
+    by_detector = {
+        detector: Figure(f"rules-{detector}", "", "", tuple(map(_panel, panels)))
+        for detector, panels in drawn.items()
+    }
+    return ValidationFigures([figure for figure in found if figure.panels], by_detector)
 
 
-def _figure(key: str, heading: str, caption: str, panels: Sequence[_Drawn], folder: Path) -> Figure:
-    for panel in panels:
-        slug = re.sub(r"[^a-z0-9]+", "-", panel.name.lower()).strip("-")
-        save(panel.canvas, folder / (f"{key}-{slug}" if len(panels) > 1 else key))
-    drawn = tuple(FigurePanel(svg_text(panel.canvas), panel.alt) for panel in panels)
-    return Figure(key, heading, caption, drawn)
+def _panel(drawn: _Drawn) -> FigurePanel:
+    return FigurePanel(svg_text(drawn.canvas), drawn.alt)
 
 
-def _rocs(validations: Sequence[Validation]) -> list[_Drawn]:
-    curves: list[tuple[str, Separation]] = []
-    seen: dict[tuple[str, str], set[object]] = {}
+def _save(drawn: _Drawn, name: str, folder: Path) -> None:
+    save(drawn.canvas, folder / re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-"))
+
+
+_Draw = Callable[[Axes, Validation], None]
+_Alt = Callable[[str, Validation], str]
+
+
+def _overview(
+    key: str,
+    heading: str,
+    caption: str,
+    drawings: Sequence[tuple[Validation, _Draw, _Alt]],
+    validations: Sequence[Validation],
+    folder: Path,
+) -> Figure:
+    """Draw one small panel per detector: side by side in the file, apart for the page."""
+    panels = []
+    if drawings:
+        columns = min(3, len(drawings))
+        rows = -(-len(drawings) // columns)
+        canvas = Canvas(figsize=(2.9 * columns, 2.7 * rows), layout="constrained")
+        places = canvas.subplots(rows, columns, squeeze=False).flat
+        for (v, draw, alt), axes in zip_longest(drawings, places, fillvalue=_NOTHING):
+            if v is None:
+                axes.set_visible(False)
+                continue
+            name = title_among(v, validations)
+            alone = Canvas(figsize=(2.9, 2.7), layout="constrained")
+            for each in (axes, alone.add_subplot()):
+                draw(each, v)
+                each.set_title("\n".join(wrap(name, 30)), fontsize=9)
+            panels.append(FigurePanel(svg_text(alone), alt(name, v)))
+        save(canvas, folder / key)
+    return Figure(key, heading, caption, tuple(panels))
+
+
+def _draw_roc(axes: Axes, v: Validation) -> None:
+    assert v.separation is not None
+    validation_plots.draw_roc(axes, [("", v.separation)])
+    text = f"AUROC {v.separation.auroc:.2f}\n{two_decimals(v.separation.interval)}"
+    axes.text(0.96, 0.06, text, ha="right", va="bottom", fontsize=8, color=LIGHT.ink)
+    axes.set(xlabel="clean flagged", ylabel="contaminated flagged")
+
+
+def _roc_alt(name: str, v: Validation) -> str:
+    assert v.separation is not None
+    between = two_decimals(v.separation.interval)
+    return f"ROC curve of {name}: AUROC {v.separation.auroc:.2f} {between}."
+
+
+def _draw_power(axes: Axes, v: Validation) -> None:
+    validation_plots.draw_power(axes, [("", _by_dose(v))])
+    axes.set(xlabel="dose (0 = clean)", ylabel="models flagged")
+
+
+def _power_alt(name: str, v: Validation) -> str:
+    return f"Models that {name} flags: {_rates(_by_dose(v))}."
+
+
+def _by_dose(v: Validation) -> dict[int, Rate]:
+    return {**({0: v.alarms} if v.alarms.n else {}), **v.power}
+
+
+def _rates(line: Mapping[int, Rate]) -> str:
+    return ", ".join(f"{rate.k}/{rate.n} at dose {dose}" for dose, rate in line.items())
+
+
+def _rocs(validations: Sequence[Validation]) -> list[tuple[str, _Drawn]]:
+    """Draw each detector's ROC curves; rules that share a statistic share a curve."""
+    curves: dict[tuple[str, str], dict[object, tuple[str, Separation]]] = {}
     for v in validations:
-        if v.separation is None:
-            continue
-        same = seen.setdefault((v.detector, v.benchmark_id), set())
-        curve = (v.separation.fpr, v.separation.tpr)
-        if curve in same:
-            continue
-        name = title_among(v, validations, rule=bool(same))
-        auroc = f"{v.separation.auroc:.2f} {two_decimals(v.separation.interval)}"
-        curves.append((f"{name} {auroc}", v.separation))
-        same.add(curve)
-    panels: list[_Drawn] = []
-    for at in range(0, len(curves), CURVES_PER_PANEL):
-        part = curves[at : at + CURVES_PER_PANEL]
-        canvas = Canvas(figsize=(4.6, 4.4 + 0.19 * len(part)), layout="constrained")
-        validation_plots.draw_roc(canvas.add_subplot(), part)
+        if v.separation is not None:
+            auroc = f"{v.separation.auroc:.2f} {two_decimals(v.separation.interval)}"
+            text = f"{rule_title(v.detector, v.rule)} {auroc}"
+            same = curves.setdefault((v.detector, title_among(v, validations)), {})
+            same.setdefault((v.separation.fpr, v.separation.tpr), (text, v.separation))
+    panels = []
+    for (detector, name), distinct in curves.items():
+        lines = list(distinct.values())
+        canvas = Canvas(figsize=(3.7, 3.7 + 0.19 * len(lines)), layout="constrained")
+        axes = canvas.add_subplot()
+        validation_plots.draw_roc(axes, lines)
+        axes.set_title(name)
         canvas.legend(loc="outside lower left", ncols=1, fontsize=8)
-        first = part[0][1]
+        first = lines[0][1]
         models = f"{first.n_contaminated} contaminated and {first.n_clean} clean models"
-        alt = f"ROC curves of {models}. AUROC: {'; '.join(name for name, _ in part)}."
-        panels.append(_Drawn(str(len(panels) + 1), canvas, alt))
+        aurocs = "; ".join(text for text, _ in lines)
+        alt = f"ROC curves of {name} over {models}. AUROC: {aurocs}."
+        panels.append((detector, _Drawn(name, canvas, alt)))
     return panels
 
 
-def _powers(validations: Sequence[Validation]) -> list[_Drawn]:
-    by_detector: dict[str, list[tuple[str, Mapping[int, Rate]]]] = {}
+def _powers(validations: Sequence[Validation]) -> list[tuple[str, _Drawn]]:
+    """Draw each detector's rules: how many models they flag, by dose."""
+    by_detector: dict[tuple[str, str], list[tuple[str, Mapping[int, Rate]]]] = {}
     for v in validations:
         if v.power:
-            zero = {0: v.alarms} if v.alarms.n else {}
-            name = title_among(v, validations)
-            line = (rule_title(v.detector, v.rule), zero | v.power)
-            by_detector.setdefault(name, []).append(line)
+            line = (rule_title(v.detector, v.rule), _by_dose(v))
+            key = (v.detector, title_among(v, validations))
+            by_detector.setdefault(key, []).append(line)
     panels = []
-    for detector, lines in by_detector.items():
+    for (detector, name), lines in by_detector.items():
         canvas = Canvas(figsize=(4.6, 3.1 + 0.19 * len(lines)), layout="constrained")
         axes = canvas.add_subplot()
         validation_plots.draw_power(axes, lines)
-        axes.set_title(detector)
+        axes.set_title(name)
         canvas.legend(loc="outside lower left", ncols=2, fontsize=8)
-        rates = [
-            f"{name}: " + ", ".join(f"{r.k}/{r.n} at dose {dose}" for dose, r in line.items())
-            for name, line in lines
-        ]
-        alt = f"Models that {detector} calls contaminated, against the dose. {'; '.join(rates)}."
-        panels.append(_Drawn(detector, canvas, alt))
+        rates = "; ".join(f"{rule}: {_rates(line)}" for rule, line in lines)
+        alt = f"Models that {name} calls contaminated, against the dose. {rates}."
+        panels.append((detector, _Drawn(name, canvas, alt)))
     return panels
 
 
@@ -173,7 +259,7 @@ def _heat_maps(
     ]
 
 
-def _heat_panel(heats: dict[str, _Heat], size: tuple[float, float]) -> _Drawn:
+def _heat_panel(heats: dict[str, Heat], size: tuple[float, float]) -> _Drawn:
     """Draw the heat maps of several families side by side."""
     canvas = Canvas(figsize=size, layout="constrained")
     widths = [len(heat.names) for heat in heats.values()]
@@ -188,14 +274,24 @@ def _heat_panel(heats: dict[str, _Heat], size: tuple[float, float]) -> _Drawn:
 
 
 @dataclass(frozen=True)
-class _Heat:
-    """Rules by the models of one family."""
+class Heat:
+    """Rules by the models of one family, the clean ones first."""
 
     rows: Sequence[HeatRow]
-    names: Sequence[str]
-    n_clean: int
+    models: Sequence[GridModel]
+
+    @property
+    def names(self) -> list[str]:
+        """The models' short names."""
+        return [label(model, self.models) for model in self.models]
+
+    @property
+    def n_clean(self) -> int:
+        """How many are clean."""
+        return sum(model.clean for model in self.models)
 
     def alt(self, family: str) -> str:
+        """Return which models of the family each rule calls contaminated."""
         counts = []
         for row in self.rows:
             pairs = zip(self.names, row.verdicts, strict=True)
@@ -205,13 +301,23 @@ class _Heat:
         return f"Models of {family} that each rule calls contaminated. {'; '.join(counts)}."
 
 
+def overview_heats(
+    validations: Sequence[Validation], grid: Sequence[GridModel], scores: Sequence[Score]
+) -> dict[str, Heat]:
+    """Return, for each family, every detector's default rule by the models, best AUROC first."""
+    if not (chosen := by_default_rule(validations)):
+        return {}
+    by_family = families(grid).items()
+    return {family: _heat(chosen, grid, models, scores) for family, models in by_family}
+
+
 def _heat(
     validations: Sequence[Validation],
     grid: Sequence[GridModel],
     models: Sequence[GridModel],
     scores: Sequence[Score],
     rules: bool = False,
-) -> _Heat:
+) -> Heat:
     """Return the rows of ``models``; suspicion is ranked among all models of the grid."""
     known = {(*key_of(s), s.model_fingerprint): s for s in scores}
     rows = []
@@ -225,5 +331,7 @@ def _heat(
         row = [cells.get(model.fingerprint, ("", float("nan"))) for model in models]
         mark = " ‡" if v.external_alarms.suspected else ""
         verdicts, shades = zip(*row, strict=True)
-        rows.append(HeatRow(title_among(v, validations, rules) + mark, verdicts, shades))
-    return _Heat(rows, [label(m, models) for m in models], sum(m.clean for m in models))
+        name = title_among(v, validations, rules) + mark
+        suspected = v.external_alarms.suspected
+        rows.append(HeatRow(name, verdicts, shades, v.detector, v.rule, suspected))
+    return Heat(rows, models)

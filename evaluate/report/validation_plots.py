@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,13 @@ from ..statistics.roc import Separation
 from .plots import dose_axis
 
 N_SHADES = 5
+FIFTHS = (
+    "least suspicious fifth of the models",
+    "second fifth",
+    "third fifth",
+    "fourth fifth",
+    "most suspicious fifth",
+)
 _SHADES = [matplotlib.colormaps["cividis"](x) for x in np.linspace(0.08, 1, N_SHADES)]
 # Not the theme's colours: marks on shades look the same on a dark page.
 _BLACK, _WHITE = "#010101", "#fefefe"
@@ -36,6 +44,15 @@ class HeatRow:
     name: str
     verdicts: tuple[str, ...]
     suspicion: tuple[float, ...]
+    detector: str = ""
+    rule: str = ""
+    suspected: bool = False
+
+    @property
+    def fifths(self) -> list[int | None]:
+        """The fifth of each suspicion, 0 least and 4 most suspicious; None for NaN."""
+        last = N_SHADES - 1
+        return [None if math.isnan(s) else min(int(s * N_SHADES), last) for s in self.suspicion]
 
 
 def draw_roc(axes: Axes, curves: Sequence[tuple[str, Separation]]) -> None:
@@ -128,8 +145,10 @@ def heat_legend() -> list[Line2D]:
         Line2D([], [], label="called contaminated", **_MARKS["contaminated"]),
         Line2D([], [], label="inconclusive", **_MARKS["inconclusive"]),
         Line2D([], [], label="no statistic", **_MARKS["nothing"]),
-        Line2D([], [], color=_SHADES[0], label="least suspicious fifth", **square),
-        Line2D([], [], color=_SHADES[-1], label="most suspicious fifth", **square),
+        *(
+            Line2D([], [], color=shade, label=name, **square)
+            for shade, name in zip(_SHADES, FIFTHS, strict=True)
+        ),
     ]
 
 

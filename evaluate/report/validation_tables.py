@@ -132,7 +132,8 @@ def detectors_table(
         )
         kinds = ", ".join(about.catches)
         heading = f"Made to catch: {kinds}" if kinds else "Made to catch: not stated"
-        groups.setdefault(heading, []).append(Row(title_among(v, validations), summary))
+        row = Row(title_among(v, validations), summary, about=v.detector)
+        groups.setdefault(heading, []).append(row)
     if family:
         nothing = Cell(formats.NOTHING)
         groups[f"All of these tests together, up to {family.n_tests} per model"] = [

@@ -13,8 +13,8 @@ from flipbench.reporting import formats, writers
 from flipbench.reporting.pages import environment
 
 from ..diagnosis.section import diagnosis_of_one
+from ..page.gallery import Gallery, make_gallery
 from ..protocol.grid import GridModel
-from ..report.gallery import Gallery, make_gallery
 from ..report.tables import TEST, VERDICTS
 from .basis import Evidence
 from .sensitivity import counts_of

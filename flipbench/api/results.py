@@ -172,7 +172,7 @@ class EvaluationResult(display.Result):
         return f"{', '.join(words)}; report: {self.page}"
 
     def _repr_html_(self) -> str:
-        from flipbench.evaluate.report.report import headline
+        from flipbench.evaluate.page.report import headline
         from flipbench.evaluate.report.tables import GAP, gap_table
 
         grid = [one.model for one in self.evaluated.models]

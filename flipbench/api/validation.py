@@ -57,7 +57,7 @@ class ValidationResult(display.Result):
     @property
     def warnings(self) -> list[str]:
         """The distinct warnings of the scores, each with the number of scores that have it."""
-        from flipbench.evaluate.report.report import warnings_of
+        from flipbench.evaluate.page.report import warnings_of
 
         return [f"{text} ({len(about)} scores)" for text, about in warnings_of(self.scores)]
 
@@ -148,10 +148,10 @@ def validate(
     {'sign': '1/1', 'mcnemar': '1/1', 'relative': '1/1'}
     """
     from flipbench.evaluate.detectors.registry import DETECTORS
+    from flipbench.evaluate.page.report import ReportData, write_report
     from flipbench.evaluate.predictions.grid_scores import scores_of_models
     from flipbench.evaluate.predictions.models_table import listed_models
     from flipbench.evaluate.predictions.read import ReadOptions
-    from flipbench.evaluate.report.report import ReportData, write_report
     from flipbench.evaluate.scoring.comparison import Settings
     from flipbench.evaluate.validation.requirements import requirements
     from flipbench.evaluate.validation.validation import validate as error_rates

@@ -19,6 +19,8 @@ from flipbench.evaluate.diagnosis.diagnosis import Diagnosis, diagnose
 from flipbench.evaluate.diagnosis.evidence import outcomes
 from flipbench.evaluate.diagnosis.questions import questions_about
 from flipbench.evaluate.diagnosis.section import diagnosis_section
+from flipbench.evaluate.page.explorer import Replies
+from flipbench.evaluate.page.report import ReportData, write_report
 from flipbench.evaluate.pipeline import (
     ModelUnderTest,
     ask_all,
@@ -30,7 +32,6 @@ from flipbench.evaluate.pipeline import (
 from flipbench.evaluate.protocol.detector import needs_when
 from flipbench.evaluate.protocol.grid import GridModel, Requirements
 from flipbench.evaluate.report.group_metrics import cells_of, group_metrics, group_table, has_groups
-from flipbench.evaluate.report.report import ReportData, write_report
 from flipbench.evaluate.report.tables import GAP
 from flipbench.evaluate.validation.requirements import requirements
 from flipbench.filters.effective_verdicts import effective_verdicts
@@ -285,12 +286,35 @@ def _write_report(
         kept=kept,
         groups=_groups(benchmark, grid, prompt_settings, run) if GAP in names else None,
         sections=[why] if why is not None else [],
+        replies=_replies(benchmark, grid, prompt_settings, run),
     )
     page = write_report(data, folder)
     rows = [json.loads(s.model_dump_json()) for s in scores]
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     write_atomically(folder / "scores.jsonl", lines)
     return page
+
+
+def _replies(
+    benchmark: PairedBenchmark, grid: Sequence[GridModel], prompt_settings: PromptSettings, run: Run
+) -> Replies:
+    """Return every model's stored replies to both versions of the multiple-choice pairs."""
+    asked = {
+        pair.original.id: (
+            prompt_settings.probe(pair.original, "original"),
+            prompt_settings.probe(pair.perturbed, "perturbed"),
+        )
+        for pair in benchmark.pairs
+        if pair.original.options is not None
+    }
+    replies = {}
+    for model in grid:
+        answers = answers_of(model.name, model.fingerprint, run)
+        replies[model.fingerprint] = {
+            item: (answers.to(original), answers.to(perturbed))
+            for item, (original, perturbed) in asked.items()
+        }
+    return replies
 
 
 def _groups(

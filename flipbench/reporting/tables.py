@@ -13,11 +13,15 @@ from flipbench.reporting import formats
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell's content: an optional mark, a text, and a second, smaller text."""
+    """A cell's content: an optional mark, a text, and a second, smaller text.
+
+    ``opens`` is the key of what a page shows behind the cell; empty if nothing.
+    """
 
     text: str
     small: str = ""
     mark: str = ""
+    opens: str = ""
 
     def plain(self) -> str:
         """Return the cell on one line.
@@ -42,10 +46,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Row:
-    """A row's header and its cells, one for each column."""
+    """A row's header and its cells, one for each column; a page links it to the table ``about``."""
 
     header: str
     cells: tuple[Cell, ...]
+    about: str = ""
 
 
 @dataclass(frozen=True)

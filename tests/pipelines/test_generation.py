@@ -17,7 +17,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Caption, Edit, Failure, Flip
 from flipbench.core.run import Run
-from flipbench.evaluate.report.gallery import make_gallery
+from flipbench.evaluate.page.gallery import make_gallery
 from flipbench.generate.editors.controls import Control
 from flipbench.models.chat.batch_api import BatchAPI
 from flipbench.shapes.benchmark import shapes_vqa

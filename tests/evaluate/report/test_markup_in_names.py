@@ -11,8 +11,8 @@ import pytest
 
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
+from flipbench.evaluate.page.report import _write_tables
 from flipbench.evaluate.predictions.gap import gap_of_predictions
-from flipbench.evaluate.report.report import _write_tables
 from flipbench.evaluate.report.tables import gap_table
 from flipbench.export.huggingface import dataset_card
 from flipbench.export.recipe import _readme

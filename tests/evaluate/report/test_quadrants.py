@@ -9,10 +9,10 @@ import pytest
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Count, QuadrantResult, Score
 from flipbench.evaluate.detectors.registry import make_detector
+from flipbench.evaluate.page.report import ReportData, write_report
 from flipbench.evaluate.protocol.detector import Helpers
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.report.quadrants import quadrant_section
-from flipbench.evaluate.report.report import ReportData, write_report
 from flipbench.reporting import writers
 from tests.fixtures.planted import Planted, grid_of, planted_benchmark, reword, scores_by_rule
 

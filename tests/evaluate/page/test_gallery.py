@@ -15,8 +15,8 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate, Pair, PairedBenchmark
 from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, Verdict
 from flipbench.core.run import Run
-from flipbench.evaluate.report.gallery import make_gallery
-from flipbench.evaluate.report.report import ReportData, write_report
+from flipbench.evaluate.page.gallery import make_gallery
+from flipbench.evaluate.page.report import ReportData, write_report
 from flipbench.evaluate.scoring.suspicion import suspicions
 from flipbench.reporting.contact_sheet import contact_sheet, edit_sheet
 from tests.fixtures.cases import paired_cases

@@ -1,7 +1,7 @@
 "use strict";
 // The gallery's filter. Without scripts, every pair is shown.
 (() => {
-  const STEP = 24;
+  const STEP = 8;
   const gallery = document.getElementById("gallery");
   if (!gallery) return;
   const cards = Array.from(gallery.querySelectorAll("article"));
@@ -27,7 +27,7 @@
       ? `${shown} of ${found} pairs shown` + (found < cards.length ? ` (${cards.length} in all)` : "")
       : "No pair matches. Clear the search or choose another category.";
     more.hidden = shown === found;
-    more.textContent = `Show ${Math.min(STEP, found - shown)} more`;
+    more.textContent = `Show ${Math.min(2 * STEP, found - shown)} more`;
   }
 
   function restart() {
@@ -39,7 +39,7 @@
   search.addEventListener("input", restart);
   more.addEventListener("click", () => {
     const first = cards.filter((card) => !card.hidden).length;
-    limit += STEP;
+    limit += 2 * STEP;
     update();
     const next = cards.filter((card) => !card.hidden)[first];
     if (next) next.focus({ preventScroll: true });

@@ -15,8 +15,8 @@ from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import ImageRef, Item, Score
 
 from ..protocol.grid import GridModel
+from ..report.tables import gap_scores
 from ..scoring.suspicion import Suspicion, suspicions
-from .tables import gap_scores
 
 BUDGET = 3_500_000  # bytes of base64 text, so that a page of 500 pairs stays under 5 MB
 _Make = Callable[[ImageRef, float, int], tuple[str, int, int]]

@@ -20,25 +20,40 @@ from flipbench.reporting.sections import Section
 from flipbench.reporting.tables import Table
 
 from ..protocol.grid import GridModel, Requirements
-from ..validation.validation import Validation, validate
-from . import table_files
-from .blind_table import blind_table
-from .figures import make_figures
-from .gallery import BUDGET, make_gallery
-from .quadrants import STATUS, quadrant_section
-from .results import Results, write_results
-from .tables import GAP, RELATIVE, TEST, detectors_of, gap_table, other_table, rule_title, title
-from .validation_figures import make_validation_figures
-from .validation_tables import (
+from ..report import table_files
+from ..report.blind_table import blind_table
+from ..report.figures import make_figures
+from ..report.quadrants import STATUS, quadrant_section
+from ..report.results import Results, write_results
+from ..report.tables import (
+    GAP,
+    RELATIVE,
+    TEST,
+    VERDICTS,
+    cell_key,
+    detector_tables,
+    detectors_of,
+    gap_table,
+    other_table,
+    rule_title,
+    title,
+)
+from ..report.validation_figures import ValidationFigures, make_validation_figures, overview_heats
+from ..report.validation_plots import FIFTHS
+from ..report.validation_tables import (
     controls_table,
     detector_results,
     detectors_table,
     requirements_table,
     validation_table,
 )
+from ..validation.validation import Validation, validate
+from .explorer import Replies, make_explorer
+from .gallery import BUDGET, make_gallery
 
 PAGE_BYTES = 4_900_000
 _TEMPLATES = Path(__file__).parent / "templates"
+_SCRIPTS = ("gallery.js", "tables.js", "viewer.js")
 _RULE_SUBJECTS = {
     TEST: "The exact McNemar test of the perturbation gap",
     "sign": "The sign of the gap alone, the paper’s rule,",
@@ -70,6 +85,8 @@ class ReportData:
         NaturalBench's group metrics of each model.
     sections : list of Section
         Further sections of the page; their figures are in the report's folder already.
+    replies : mapping
+        The models' replies to both versions of each pair, which the page shows beside the items.
     """
 
     title: str
@@ -84,6 +101,16 @@ class ReportData:
     kept: list[Table] = field(default_factory=list)
     groups: Table | None = None
     sections: list[Section] = field(default_factory=list)
+    replies: Replies = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DetectorPanel:
+    """One detector on the page: its table, and its figures if its error rates are known."""
+
+    title: str
+    table: Table
+    figure: Figure | None
 
 
 def write_report(data: ReportData, folder: Path) -> Path:
@@ -119,7 +146,10 @@ def write_report(data: ReportData, folder: Path) -> Path:
     sections = [*([quadrants] if quadrants else []), *data.sections]
     for section in sections:
         _write_markdown(folder / f"{section.key}.md", section.tables, section.notes)
-    script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
+    explorer = make_explorer(data.benchmark, data.grid, data.scores, data.replies)
+    drawn = [*checks.all, *figures, *(f for s in sections for f in s.figures)]
+    panels, idle = _detector_panels(data, checks)
+    script = "\n".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     html = (
         environment(_TEMPLATES)
         .get_template("report.html.jinja")
@@ -130,18 +160,23 @@ def write_report(data: ReportData, folder: Path) -> Path:
             tables=tables,
             requirements=needed if data.requirements else None,
             validation=validation,
-            checks=checks,
+            heats=overview_heats(validations, data.grid, data.scores),
+            fifths=FIFTHS,
+            cell_key=cell_key,
+            verdicts=VERDICTS,
+            checks=checks.best,
             figures=figures,
+            panels=panels,
+            idle=idle,
             sections=sections,
             status=STATUS,
             gallery=make_gallery(
                 data.benchmark,
                 data.grid,
                 data.scores,
-                _thumbnail_bytes(
-                    data, [*checks, *figures, *(f for s in sections for f in s.figures)]
-                ),
+                _thumbnail_bytes(data, drawn, len(explorer.data)),
             ),
+            explorer=explorer,
             warnings=warnings_of(data.scores),
             script=Markup(script),
             script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -244,8 +279,30 @@ def _write_markdown(
     write_atomically(path, without_html("\n".join(filter(None, parts))))
 
 
-def _thumbnail_bytes(data: ReportData, figures: Sequence[Figure]) -> int:
-    """Return the bytes left for thumbnails on a page of `PAGE_BYTES`."""
+def _detector_panels(
+    data: ReportData, checks: ValidationFigures
+) -> tuple[list[DetectorPanel], list[tuple[str, str]]]:
+    """Return the detectors with a verdict on some model; of the others, title and reason."""
+    by_detector: dict[str, list[Score]] = {}
+    for score in data.scores:
+        by_detector.setdefault(score.detector, []).append(score)
+    names = [name for name in detectors_of(data.scores) if name != GAP]
+    idle = [n for n in names if all(s.verdict == "not_applicable" for s in by_detector[n])]
+    shown = sorted((n for n in names if n not in idle), key=title)
+    panels = [
+        DetectorPanel(title(table.key), table, checks.by_detector.get(table.key))
+        for table in detector_tables(data.grid, data.scores, shown)
+    ]
+    return panels, [(title(name), _first_reason(by_detector[name])) for name in sorted(idle)]
+
+
+def _first_reason(scores: Sequence[Score]) -> str:
+    said = (text for s in scores for text in (s.reason, *s.warnings) if text)
+    return next(said, "no reason given")
+
+
+def _thumbnail_bytes(data: ReportData, figures: Sequence[Figure], more: int) -> int:
+    """Return the bytes left for thumbnails on a page with ``more`` bytes of other data."""
     drawn = sum(len(panel.svg) for figure in figures for panel in figure.panels) * 4 // 3
     names = sum(len(model.name) + 2 for model in data.grid)
     texts = [
@@ -256,7 +313,7 @@ def _thumbnail_bytes(data: ReportData, figures: Sequence[Figure]) -> int:
     cards = 2 * sum(len(text.encode()) for text in texts)
     cards += (1_200 + names) * len(data.benchmark.pairs)
     cards += 300 * sum(pair.control is not None for pair in data.benchmark.pairs)
-    left = PAGE_BYTES - drawn - cards - 300_000  # for tables, style and script
+    left = PAGE_BYTES - drawn - cards - more - 400_000  # for tables, style and script
     return min(BUDGET, max(left, BUDGET // 10))
 
 

@@ -1,0 +1,120 @@
+"""The items behind every cell of a report: values, replies and log-probabilities, compressed."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.records import Response, Score
+from flipbench.reporting import formats
+
+from ..protocol.grid import GridModel
+from ..report.tables import VERDICTS, cell_key, label, rule_title, scores_of, statistic_cell, title
+
+Replies = Mapping[str, Mapping[str, tuple[Response | None, Response | None]]]
+"""By model fingerprint and original item's id: replies to the original and the perturbed item."""
+_DIGITS = 4
+_TEXT = 200  # characters of a reply
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """What a page's script reads: JSON, compressed by gzip, as base64."""
+
+    data: str
+    n_cells: int
+
+
+def make_explorer(
+    benchmark: PairedBenchmark,
+    grid: Sequence[GridModel],
+    scores: Sequence[Score],
+    replies: Replies | None = None,
+) -> Explorer:
+    """Return the items behind each score of the grid, by the keys that cells of tables have.
+
+    Values are rounded to four significant digits, log-probabilities to two decimals.
+    """
+    pairs = benchmark.pairs
+    at = {item.id: n for n, pair in enumerate(pairs) for item in (pair.original, pair.perturbed)}
+    series: dict[str, int] = {}  # rules of a detector often share their values
+    cells: dict[str, Any] = {}
+    for model in grid:
+        for detector, rules in scores_of(model, grid, scores).items():
+            for rule, score in rules.items():
+                values: list[float | None] = [None] * len(pairs)
+                for item, value in score.per_item.items():
+                    if item in at:
+                        values[at[item]] = float(f"{value:.{_DIGITS}g}")
+                known = json.dumps(values) if any(v is not None for v in values) else ""
+                number = series.setdefault(known, len(series)) if known else -1
+                cells[cell_key(model.name, detector, rule)] = _cell(score, rule, number)
+    content = {
+        "models": [
+            {
+                "name": m.name,
+                "label": label(m, family),
+                "family": m.family,
+                "dose": m.dose,
+            }
+            for m in grid
+            for family in [[other for other in grid if other.family == m.family]]
+        ],
+        "items": [_item(pair) for pair in pairs],
+        "cells": cells,
+        "series": [json.loads(values) for values in series],
+        "replies": [_replies(model, pairs, replies or {}) for model in grid],
+    }
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
+    packed = gzip.compress(text.encode(), 9, mtime=0)  # the same page from the same data
+    return Explorer(base64.b64encode(packed).decode(), len(cells))
+
+
+def _cell(score: Score, rule: str, series: int) -> dict[str, Any]:
+    value = statistic_cell(score).plain()
+    return {
+        "model": score.model,
+        "detector": title(score.detector),
+        "rule": rule_title(score.detector, rule),
+        "verdict": VERDICTS[score.verdict],
+        "reason": score.reason,
+        "statistic": value,
+        "p": formats.p_value(score.p_value),
+        "n": score.n,
+        "rises": score.direction == "rises",
+        "series": series,
+    }
+
+
+def _item(pair: Pair) -> dict[str, Any]:
+    original = pair.original
+    return {
+        "name": original.name,
+        "question": original.question,
+        "options": list(original.options or ()),
+        "right": [original.answer, pair.perturbed.answer],
+        "answers": [original.answer_text, pair.perturbed.answer_text],
+        "category": original.category,
+    }
+
+
+def _replies(
+    model: GridModel, pairs: Sequence[Pair], replies: Replies
+) -> list[list[list[Any] | None]] | None:
+    """Return [choice, log-probabilities, text] of both replies to every pair; None if unknown."""
+    own = replies.get(model.fingerprint)
+    if own is None:
+        return None
+    nothing = (None, None)
+    return [
+        [
+            [r.choice, [round(x, 2) for x in r.option_log_probs], r.text[:_TEXT]] if r else None
+            for r in own.get(pair.original.id, nothing)
+        ]
+        for pair in pairs
+    ]
