@@ -267,7 +267,7 @@ def test_models_of_unknown_dose_are_shown_but_do_not_count(
     cell = rows["x"].cells[headers.index(("perfect", "Planted"))]
     assert (cell.plain(), rows["x"].cells[0].text) == ("contaminated", "unknown"), "no mark"
     figures = make_validation_figures(list(found.values()), grid, [*SCORES, *unknown], tmp_path)
-    assert any("x" in panel.alt for figure in figures for panel in figure.panels)
+    assert any("x" in panel.alt for figure in figures.all for panel in figure.panels)
 
 
 def test_references_come_from_the_model_s_own_lineage() -> None:
