@@ -304,11 +304,16 @@ class Heat:
 def overview_heats(
     validations: Sequence[Validation], grid: Sequence[GridModel], scores: Sequence[Score]
 ) -> dict[str, Heat]:
-    """Return, for each family, every detector's default rule by the models, best AUROC first."""
-    if not (chosen := by_default_rule(validations)):
-        return {}
-    by_family = families(grid).items()
-    return {family: _heat(chosen, grid, models, scores) for family, models in by_family}
+    """Return, for each family, every detector's default rule by the models, best AUROC first.
+
+    If no detector is built in, all rules.
+    """
+    chosen, known = by_default_rule(validations), bool(validations)
+    return {
+        family: _heat(chosen or validations, grid, models, scores, rules=not chosen)
+        for family, models in families(grid).items()
+        if known
+    }
 
 
 def _heat(

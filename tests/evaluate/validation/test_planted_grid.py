@@ -18,7 +18,7 @@ from flipbench.core.records import Score
 from flipbench.evaluate.protocol.grid import GridModel, reference_of
 from flipbench.evaluate.report import table_files
 from flipbench.evaluate.report.tables import families, label, other_table
-from flipbench.evaluate.report.validation_figures import make_validation_figures
+from flipbench.evaluate.report.validation_figures import make_validation_figures, overview_heats
 from flipbench.evaluate.report.validation_tables import (
     by_default_rule,
     detectors_table,
@@ -266,8 +266,11 @@ def test_models_of_unknown_dose_are_shown_but_do_not_count(
     headers = [(c.group, c.header) for c in table.columns]
     cell = rows["x"].cells[headers.index(("perfect", "Planted"))]
     assert (cell.plain(), rows["x"].cells[0].text) == ("contaminated", "unknown"), "no mark"
-    figures = make_validation_figures(list(found.values()), grid, [*SCORES, *unknown], tmp_path)
-    assert any("x" in panel.alt for figure in figures.all for panel in figure.panels)
+    validations = list(found.values())
+    make_validation_figures(validations, grid, [*SCORES, *unknown], tmp_path)
+    assert any("detectors_by_models" in path.name for path in tmp_path.iterdir())
+    heats = overview_heats(validations, grid, [*SCORES, *unknown])
+    assert [name for heat in heats.values() for name in heat.names if name in "xy"] == ["x", "y"]
 
 
 def test_references_come_from_the_model_s_own_lineage() -> None:
