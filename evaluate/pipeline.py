@@ -19,7 +19,6 @@ from flipbench.models.engine import ASK_OPTIONS, Answers, answers_of, ask
 from flipbench.models.protocols import VLM, Capability, needs_of
 from flipbench.models.vlm.checkpoints import check_files, fingerprint, resolve_path
 from flipbench.models.vlm.families import EVERYTHING
-from flipbench.models.vlm.loading import as_vlm, capabilities
 from flipbench.prompting.prompts import PromptSettings
 
 from .protocol.detector import AnyDetector, asked_of, by_kind, needs_when
@@ -78,6 +77,8 @@ class ModelUnderTest:
         """What the model supports."""
         if self.weights is None:
             return self.load().can
+        from flipbench.models.vlm.loading import capabilities  # imports torch: seconds
+
         trust = {"trust_remote_code": self.weights.trust_remote_code}
         return capabilities(self.weights.path, self.weights.revision, **trust)
 
@@ -98,6 +99,8 @@ class ModelUnderTest:
         if self.weights is None:
             assert self.vlm is not None
             return self.vlm
+        from flipbench.models.vlm.loading import as_vlm
+
         path = resolve_path(self.weights.path)
         check_files(path)
         if fingerprint(path, *_loaded_as(self.weights)) != self.model.fingerprint:

@@ -10,7 +10,6 @@ from flipbench.config.kinds import Context, PartSettings
 from flipbench.config.local_models import LocalSpec, ModelConfig
 from flipbench.config.training import RewriteConfig
 from flipbench.contaminate.data.wordings import ChatWriter, FileWriter, ShapesWriter, Writer
-from flipbench.contaminate.training.estimate import size_text
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
@@ -86,6 +85,8 @@ def memory_plan(config: Config) -> list[str]:
 
     Captioner, editor and judges work in turn, each alone; empty if none has weights here.
     """
+    from flipbench.contaminate.training.estimate import size_text  # imports torch: seconds
+
     generate, models = config.generate, config.models
     phases: list[tuple[str, PartSettings | ModelConfig]] = [
         ("captions", generate.captioner),

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("flipbench", "generate", "filters", "contaminate", "evaluate")
+INSTALLED = metadata.packages_distributions()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 RENAMED = {
     "cv2": "opencv-python-headless",
@@ -37,7 +38,8 @@ def found() -> list[tuple[str, str, str]]:
         (path.relative_to(ROOT).as_posix(), module, extra)
         for folder in SOURCES
         for path in sorted((ROOT / folder).rglob("*.py"))
-        for module, extra in calls(path.read_text())
+        if "need(" in (source := path.read_text())
+        for module, extra in calls(source)
     ]
 
 
@@ -52,7 +54,7 @@ def normal(name: str) -> str:
 
 def package_of(module: str) -> str:
     top = module.partition(".")[0]
-    installed = metadata.packages_distributions().get(top, [top])
+    installed = INSTALLED.get(top, [top])
     return normal(RENAMED.get(top, installed[0]))
 
 
