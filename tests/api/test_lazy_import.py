@@ -34,6 +34,11 @@ def test_reading_the_documentation_imports_nothing_heavy() -> None:
     assert python(code).splitlines()[-1] == "loaded []"
 
 
+def test_stages_that_need_no_model_import_no_torch() -> None:
+    stages = "flipbench.pipelines.generation, flipbench.pipelines.filtering"
+    assert python(f"import sys, {stages}; print('torch' in sys.modules)").strip() == "False"
+
+
 def test_every_name_is_there_and_documented() -> None:
     assert {*fb.__all__, "__version__"} == set(dir(fb))
     for name in fb.__all__:

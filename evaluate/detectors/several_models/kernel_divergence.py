@@ -14,7 +14,6 @@ from scipy.spatial.distance import pdist
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Interval, JsonDict, Probe, ReferenceResult, Score
-from flipbench.models.vlm.scoring import unpack_state
 from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers, AnswersOf
@@ -294,6 +293,8 @@ def _embeddings(answers: Answers, probes: Sequence[Probe]) -> Array:
 
     The paper's code divides by sqrt(d) before scaling to length 1, which makes no difference.
     """
+    from flipbench.models.vlm.scoring import unpack_state  # imports torch: seconds
+
     replies = [answers.to(probe) for probe in probes]
     states = [unpack_state(reply.state) if reply and reply.state else None for reply in replies]
     width = next((len(state) for state in states if state is not None), 1)
