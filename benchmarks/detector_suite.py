@@ -1,7 +1,7 @@
 """Speed of all detectors through the engine, compared with plain ``generate`` for each one.
 
     flipbench filter configs/shapes.yaml
-    python benchmarks/detector_suite.py runs/shapes [--pairs 12] [--repeats 2]
+    python benchmarks/detector_suite.py runs/shapes [--pairs 12] [--repeats 2] [--low bfloat16]
 
 Baseline: one detector after another, one probe at a time, as in usual kits: image and text through
 the processor, ``generate`` for answers (up to 16 tokens for a letter), one forward pass for the
@@ -9,7 +9,9 @@ likelihood of a given text. The engine queries the union of all probes, each onc
 reads what they have in common once; "nothing shared" does without the latter. All methods alternate
 in one process. The table gives seconds (median; CPU time without a GPU, since other work on the
 machine hardly changes it), the speed-up over the baseline of the same repeat (median and range),
-and how many letters and replies equal the baseline's.
+and how many letters and replies equal the baseline's. Tokens are those that the language model
+reads, padding included; beside them is the least number that any engine must read for the same
+questions, each asked once. ``--low`` prints how many answers a lower precision changes.
 
 ``--image-tokens 576`` uses a model of LLaVA's class with random weights and that many tokens per
 image, like LLaVA-1.5; the shipped ones have 16.
@@ -18,11 +20,12 @@ image, like LLaVA-1.5; the shipped ones have 16.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,13 +34,16 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlavaForConditionalGeneration
 
 from flipbench.core.images import ImageStore
+from flipbench.core.rates import Rate
 from flipbench.core.records import Probe, Response
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.models.engine import batching_key
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.token_trees import head_and_kept, token_trees
 from flipbench.pipelines.detection import read_paired
 from flipbench.prompting.parsing import parse_choice
-from flipbench.prompting.prompts import PromptSettings
+from flipbench.prompting.prompts import LETTERS, PromptSettings
+from flipbench.reporting.formats import rate
 
 PATCH = 14
 Answer = Response | Exception | None
@@ -74,7 +80,7 @@ def plain(vlm: HuggingFaceVLM, probe: Probe, images: ImageStore) -> tuple[int, s
     text = vlm.tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
     if probe.ask == "generate":
         return -1, text
-    return parse_choice(text, probe.options), ""
+    return parse_choice(text, probe.options, probe.labels or LETTERS), ""
 
 
 def main() -> None:
@@ -88,6 +94,7 @@ def main() -> None:
     parser.add_argument("--image-tokens", type=int)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--low", choices=("bfloat16", "float16"), help="also in low precision")
     parser.add_argument("--peak", type=float, help="the chip's peak TFLOP/s, to print our share")
     parser.add_argument("--repeats", type=int, default=2)
     args = parser.parse_args()
@@ -123,34 +130,114 @@ def main() -> None:
             "the engine": lambda: engine(vlm, distinct),
             "the engine, nothing shared": lambda: engine(unshared, distinct),
         }
+        if args.low:
+            low = HuggingFaceVLM(path, dtype=args.low)
+            methods[f"the engine, {args.low}"] = lambda: engine(low, distinct)
         seconds: dict[str, list[float]] = {"baseline": [], **{name: [] for name in methods}}
+        n_tokens: dict[str, int] = {}
         expected: dict[str, tuple[int, str]] = {}
         same: dict[str, str] = {}
         with FlopCounterMode(display=False) as counted:  # and warm up
-            engine(vlm, distinct)
+            exact = engine(vlm, distinct)
         for _ in range(args.repeats):
-            start = clock()
-            expected |= {probe.id: plain(unshared, probe, store) for probe in probes}
-            seconds["baseline"].append(clock() - start)
-            for name, answer_all in methods.items():
+            with counting(unshared) as count:
                 start = clock()
-                answers = answer_all()
-                seconds[name].append(clock() - start)
+                expected |= {probe.id: plain(unshared, probe, store) for probe in probes}
+                seconds["baseline"].append(clock() - start)
+            n_tokens["baseline"] = count[0]
+            for name, answer_all in methods.items():
+                model = low if args.low and name.endswith(args.low) else vlm
+                with counting(model) as count:
+                    start = clock()
+                    answers = answer_all()
+                    seconds[name].append(clock() - start)
+                n_tokens[name] = count[0]
                 same[name] = agreement(distinct, expected, answers)
+                if model is not vlm:
+                    changed = changes(distinct, exact, answers)
+        least = least_tokens(vlm, distinct, exact, store)
     print(
         f"{path if not args.image_tokens else 'LLaVA, random weights'}, {args.pairs} pairs,", end=""
     )
     print(f" {len(probes):,} probes of {len(DETECTORS)} detectors, {len(distinct):,} distinct\n")
-    print("| method | seconds | speed-up | same answers |\n|---|---:|---:|---:|")
+    print("| method | seconds | speed-up | tokens | least / tokens, % | same answers |")
+    print("|---|---:|---:|---:|---:|---:|")
     for name, took in seconds.items():
         ratios = [a / b for a, b in zip(seconds["baseline"], took, strict=True)]
         print(
             f"| {name} | {statistics.median(took):.1f} | {statistics.median(ratios):.1f}"
-            f" ({min(ratios):.1f}–{max(ratios):.1f}) | {same.get(name, '')} |"
+            f" ({min(ratios):.1f}–{max(ratios):.1f}) | {n_tokens[name]:,}"
+            f" | {100 * least / n_tokens[name]:.1f} | {same.get(name, '')} |"
         )
+    print(f"\nleast tokens: {least:,}; the baseline's / the engine's: ", end="")
+    print(f"{n_tokens['baseline'] / n_tokens['the engine']:.2f}")
+    if args.low:
+        print(f"changed by {args.low}: {changed}")
     reached = counted.get_total_flops() / statistics.median(seconds["the engine"]) / 1e12
     share = f", {reached / args.peak:.1%} of {args.peak:g}" if args.peak else ""
-    print(f"\nthe engine: {reached:.3g} TFLOP/s in products and attention{share}")
+    print(f"the engine: {reached:.3g} TFLOP/s in products and attention{share}")
+
+
+@contextlib.contextmanager
+def counting(vlm: HuggingFaceVLM) -> Iterator[list[int]]:
+    """Count the tokens that the language model reads, padding included; nothing is kept before."""
+    if vlm._reader:
+        vlm._reader.forget()
+    count = [0]
+
+    def add(_: object, args: object, inputs: dict[str, torch.Tensor]) -> None:
+        rows, width = inputs["inputs_embeds"].shape[:2]
+        count[0] += rows * width
+
+    handle = vlm.model.get_decoder().register_forward_pre_hook(add, with_kwargs=True)
+    try:
+        yield count
+    finally:
+        handle.remove()
+
+
+def least_tokens(
+    vlm: HuggingFaceVLM, probes: Sequence[Probe], answers: dict[str, Answer], images: ImageStore
+) -> int:
+    """Return how many tokens any exact engine must read, so as to answer the probes once each.
+
+    Each distinct beginning of a prompt with its reply is read once, also if only the text before
+    different pictures is the same; the last token of a reply need not be read. Tokens of replies
+    are those of their texts.
+    """
+    token = vlm.model.config.image_token_id
+    sequences, places = {}, dict[str, int]()
+    passages = vlm.conversation.passages(probes, vlm._texts(probes))
+    for row, (probe, passage) in enumerate(zip(probes, passages, strict=True)):
+        ids, answer = [*passage.prompt, *passage.more], answers[probe.id]
+        if passage.n_new and isinstance(answer, Response):
+            reply = vlm.conversation.reply_ids([answer.text])[0] if answer.text else []
+            ids += reply[: passage.n_new - 1]
+        if probe.images:
+            expanded = vlm._encode(vlm._texts([probe]), [probe], images)["input_ids"][0].tolist()
+            n_head, n_kept = head_and_kept(expanded, passage.prompt, token)
+            numbers = [places.setdefault(image.sha256, -1 - len(places)) for image in probe.images]
+            seen, before = list[int](), 0
+            for i in expanded[:n_kept]:  # an image token stands for its picture
+                before += i == token and (not seen or seen[-1] >= 0)
+                seen.append(numbers[before - 1] if i == token else i)
+            ids = seen + ids[n_head:]
+        sequences[row] = ids
+    return sum(len(tree.tokens) for tree in token_trees(sequences, 2**62))
+
+
+def changes(probes: Sequence[Probe], exact: dict[str, Answer], answers: dict[str, Answer]) -> str:
+    """Return the shares of letters and replies that another precision changes."""
+    parts = []
+    for ask, what in (("choose", "letters"), ("generate", "replies")):
+        pairs = [(exact[p.id], answers[p.id]) for p in probes if p.ask == ask]
+        n = sum(
+            not (isinstance(a, Response) and isinstance(b, Response))
+            or (a.choice, a.text) != (b.choice, b.text)
+            for a, b in pairs
+        )
+        parts.append(f"{what} {rate(Rate.exact(n, len(pairs)))}")
+    return ", ".join(parts)
 
 
 def agreement(

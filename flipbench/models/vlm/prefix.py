@@ -172,12 +172,16 @@ class Reader:
         weights = tuple(parameter._version for parameter in self._model.parameters())
         if weights != self._weights:
             self._weights = weights
-            self._pictures.clear()
+            self.forget()
         for part in self._parts(passages):
             self._look(part, passages, process)
             yield self._read_rest(part, passages)
             while sum(len(p.ids) for p in self._pictures.values()) > self._n_tokens:
                 self._pictures.popitem(last=False)
+
+    def forget(self) -> None:
+        """Drop all pictures."""
+        self._pictures.clear()
 
     def _parts(self, passages: Sequence[Passage]) -> Iterator[dict[Images, list[int]]]:
         """Yield passages by their pictures, as many at once as the budget allows."""
@@ -252,12 +256,8 @@ class Reader:
         cache = self._model.base_model(**inputs, use_cache=True).past_key_values
         self._longest = max(self._longest, width)
         for i, (passage, head, ids) in enumerate(zip(passages, heads, expanded, strict=True)):
-            layers = [
-                (layer.keys[i, :, width - len(ids) :], layer.values[i, :, width - len(ids) :])
-                for layer in cache.layers
-            ]
-            if len(passages) > 1:  # so that the rest of the batch can be freed
-                layers = [(keys.clone(), values.clone()) for keys, values in layers]
+            at = slice(width - len(ids), None)  # a copy, so that the batch's can be freed
+            layers = [(x.keys[i, :, at].clone(), x.values[i, :, at].clone()) for x in cache.layers]
             shift = 0 if self._owner is None else int(self._owner.rope_deltas[i])
             self._pictures[passage.images] = _Pictures(head, ids, layers, shift)
 
