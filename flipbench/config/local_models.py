@@ -31,6 +31,12 @@ class ModelConfig(Value):
         " cropping them, in training and asking alike; none: leave them to the processor; auto:"
         " square for LLaVA-1.5, as its makers do, none for other models",
     )
+    cache_mib: int = Field(
+        default=2048,
+        ge=0,
+        description="memory for the keys and values of pictures and texts that are asked about; it"
+        " changes speed, not answers",
+    )
 
 
 class LocalChatSpec(Value):

@@ -38,7 +38,14 @@ def checkpoint_models(
     """
     initial_weights = _weights_before(plan, checkpoints)
     loading = config.model_dump(
-        include={"dtype", "device", "trust_remote_code", "quantization", "image_padding"}
+        include={
+            "dtype",
+            "device",
+            "trust_remote_code",
+            "quantization",
+            "image_padding",
+            "cache_mib",
+        }
     )
     models = []
     for c in checkpoints:

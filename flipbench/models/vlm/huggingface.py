@@ -41,9 +41,7 @@ from flipbench.models.vlm.token_trees import batched, by_length, forward_cost
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS, split_labels
 
-BUDGET = 2**31
-ROWS_AT_ONCE = 64
-"""Prompts in a forward pass, at most, where each is a row of its own."""
+ROWS_AT_ONCE = 64  # prompts in a forward pass, where each is a row of its own
 
 
 class HuggingFaceVLM:
@@ -68,7 +66,9 @@ class HuggingFaceVLM:
     quantization, image_padding : str, optional
         See `four_bits` in `flipbench.models.vlm.loading`, and `padding_of` in ``checkpoints``.
     share_images : bool
-        Process common images and prefixes once, if the family can (`flipbench.models.vlm.prefix`).
+        Read common images and beginnings once, if the family can (`flipbench.models.vlm.prefix`).
+    cache_mib : int
+        Memory for their keys and values, in MiB.
 
     Raises
     ------
@@ -93,6 +93,7 @@ class HuggingFaceVLM:
         quantization: Quantization | None = None,
         image_padding: ImagePadding = "auto",
         share_images: bool = True,
+        cache_mib: int = 2048,
     ) -> None:
         where = resolve_path(path)
         self.name = name or Path(path.removeprefix(PACKAGED)).name
@@ -126,7 +127,7 @@ class HuggingFaceVLM:
         self.model.eval().to(device)
         self._pad = self.tokenizer.pad_token_id or 0
         shares = share_images and can_share(self.model)
-        self._reader = Reader(self.model, self._pad, BUDGET) if shares else None
+        self._reader = Reader(self.model, self._pad, cache_mib << 20) if shares else None
         self.fingerprint = fingerprint(where, dtype, quantization=quantization, **loaded_as)
 
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
@@ -291,8 +292,7 @@ class HuggingFaceVLM:
         ]
 
     def _statistics(self, probes: Sequence[Probe], images: ImageStore) -> list[TokenStatistics]:
-        replies, out = self._replies(probes), dict[int, TokenStatistics]()
-        context = self._context()
+        replies, out, context = self._replies(probes), dict[int, TokenStatistics](), self._context()
         for rows, inputs in self._batches(probes, images, replies):
             if context and inputs["attention_mask"].shape[1] > context:
                 out |= {row: self._long(probes[row], images, context) for row in rows}

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from flipbench.config.local_models import ModelConfig
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Probe, Response
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
@@ -161,17 +162,17 @@ def test_pictures_are_kept_from_one_call_to_the_next_until_the_weights_change(
     assert differences(vlm.ask([asked], store)[0], alone(vlm).ask([asked], store)[0]) == []
 
 
-@pytest.mark.parametrize("n_tokens", [1, 200])
-def test_the_budget_bounds_what_is_kept(
-    n_tokens: int, store: ImageStore, sets: list[tuple[ImageRef, ...]]
+@pytest.mark.parametrize(("cache_mib", "most_kept"), [(0, 0), (1, 2**19)])
+def test_memory_bounds_what_is_kept_and_changes_no_answer(
+    cache_mib: int, most_kept: int, store: ImageStore, sets: list[tuple[ImageRef, ...]]
 ) -> None:
-    vlm = HuggingFaceVLM("shapes:llava")
+    vlm = HuggingFaceVLM(**ModelConfig(path="shapes:llava", cache_mib=cache_mib).model_dump())
     assert vlm._reader
-    vlm._reader._n_tokens = n_tokens
     probes = of_all_kinds(sets)
     for answer, asked in zip(vlm.ask(probes, store), probes, strict=True):
         assert differences(answer, alone(vlm).ask([asked], store)[0]) == []
-    assert sum(len(kept.ids) for kept in vlm._reader._pictures.values()) <= n_tokens
+    kept = [kept.layers for kept in vlm._reader._pictures.values()]
+    assert sum(x.nbytes for layers in kept for both in layers for x in both) <= most_kept
 
 
 def test_an_image_is_encoded_once_for_a_batch(
