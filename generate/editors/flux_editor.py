@@ -16,12 +16,13 @@ from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Value
+from flipbench.core.run import versions
 from flipbench.models.protocols import Drawing
 from flipbench.models.vlm.checkpoints import BYTES
 
 from .bad_input import check_control, cut_of, finite, only_finite
 from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
-from .caches import cache_settings
+from .caches import TextFolder, cache_settings
 from .controls import Control
 from .diffusers_loading import (
     PipelineSpec,
@@ -93,6 +94,10 @@ class FluxEditorSpec(PipelineSpec):
     controlnet_revision: str | None = None
     settings: FluxSettings = FluxSettings()
     control: Control = Control()
+    text_embeddings: Path | None = Field(
+        default=None,
+        description="folder to keep the captions' embeddings in, 4 MB each, for other runs to read",
+    )
 
     def memory(self) -> int | None:
         """Return the bytes on the device at a time; offloaded texts are there before the rest."""
@@ -211,7 +216,20 @@ class FluxControlNetEditor:
 
     @cached_property
     def _texts(self) -> _Texts:
-        return _Texts(self._loaded, self.spec, self._device)
+        folder = self.spec.text_embeddings
+        shared = TextFolder(folder, self._encoder) if folder else None
+        return _Texts(self._loaded, self.spec, self._device, shared)
+
+    @property
+    def _encoder(self) -> JsonDict:
+        """What a text's embeddings depend on."""
+        return {
+            **{part: part_hash(self._folder / part) for part in _TEXT_PARTS},
+            "dtype": self.spec.dtype,
+            "device": self._device.partition(":")[0],
+            "max_tokens": self.spec.settings.max_text_tokens,
+            "libraries": {name: versions().get(name) for name in ("torch", "transformers")},
+        }
 
     @cached_property
     def _pipeline(self) -> Any:
@@ -295,11 +313,13 @@ def _shifts(folder: Path) -> bool:
 class _Texts:
     """Encodes each caption once, one at a time; can offload the encoders to main memory."""
 
-    def __init__(self, loaded: Any, spec: FluxEditorSpec, device: str) -> None:
+    def __init__(
+        self, loaded: Any, spec: FluxEditorSpec, device: str, shared: TextFolder | None
+    ) -> None:
         limit = loaded.tokenizer_2.model_max_length  # a tiny T5 knows no longer texts
         self._max_tokens = min(spec.settings.max_text_tokens, limit)
         self._offloads = spec.offload != "none"
-        self._device = device
+        self._device, self._shared = device, shared
         self._encoded: OrderedDict[str, tuple[torch.Tensor, torch.Tensor]] = OrderedDict()
         self._encoder = diffusers().FluxPipeline(
             **{part: getattr(loaded, part) for part in ("scheduler", *_TEXT_PARTS)},
@@ -313,13 +333,15 @@ class _Texts:
         return self._encoded[text]
 
     def has(self, texts: Sequence[str]) -> bool:
-        """Return whether all texts are encoded."""
+        """Return whether all texts are encoded, here or by another run."""
+        self._recall(texts)
         return all(text in self._encoded for text in texts)
 
     def encode(self, texts: Sequence[str]) -> None:
         """Encode new texts; of those not in ``texts``, evict the oldest beyond 256."""
         import torch
 
+        self._recall(texts)
         new = [text for text in dict.fromkeys(texts) if text not in self._encoded]
         if new and self._offloads:
             self._encoder.to(self._device)
@@ -329,6 +351,8 @@ class _Texts:
                     prompt=[text], device=self._device, max_sequence_length=self._max_tokens
                 )
             self._encoded[text] = embeds.cpu(), pooled.cpu()
+            if self._shared:
+                self._shared.write(text, self._encoded[text])
         if new and self._offloads:
             self._encoder.to("cpu")
             torch.cuda.empty_cache()
@@ -336,6 +360,11 @@ class _Texts:
             self._encoded.move_to_end(text)
         while len(self._encoded) > max(256, len(set(texts))):
             self._encoded.popitem(last=False)
+
+    def _recall(self, texts: Sequence[str]) -> None:
+        for text in texts:
+            if self._shared and text not in self._encoded and (known := self._shared.read(text)):
+                self._encoded[text] = known
 
 
 def x_flux_shift(width: int, height: int) -> float:

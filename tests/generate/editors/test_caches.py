@@ -1,10 +1,12 @@
-"""The cache of diffusers, and why it is refused with a ControlNet."""
+"""The cache of diffusers, why it is refused with a ControlNet, and texts of other runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import diffusers
 import pytest
 import torch
 
@@ -106,3 +108,29 @@ def test_what_diffusers_draws_from_the_cache_on_identical_input(
         transformer.disable_cache()
     error = float((cached - expected).abs().max() / expected.abs().max())
     assert (error > 1e-3) == controlled, "if ControlNets work by now, they need not be refused"
+
+
+def test_texts_that_another_run_encoded_are_read(
+    tmp_path: Path,
+    flux_editor: Callable[..., FluxControlNetEditor],
+    candidate: Build,
+    pictures: ImageStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    task, folder = candidate("a"), tmp_path / "texts"
+
+    def draw(**options: Any) -> Any:
+        editor = flux_editor(**options)
+        assert editor.settings == flux_editor(**options | {"text_embeddings": None}).settings
+        return editor([task], [1], pictures)[0]
+
+    expected = draw()
+    assert furthest(draw(text_embeddings=folder), expected) == 0
+    assert len(files := sorted(folder.iterdir())) == 2  # the caption and the negative prompt
+    monkeypatch.setattr(diffusers.FluxPipeline, "encode_prompt", None)
+    assert furthest(draw(text_embeddings=folder), expected) == 0
+    with pytest.raises(TypeError, match="not callable"):
+        draw(text_embeddings=folder, flux={"max_text_tokens": 16})
+    files[0].write_bytes(files[0].read_bytes()[:-1] + b"x")
+    with pytest.raises(TypeError, match="not callable"):
+        draw(text_embeddings=folder)
