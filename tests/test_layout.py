@@ -40,6 +40,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "models": ("core",),
     "models/chat": ("core", "prompting", "config"),
     "models/vlm": ("core", "prompting", "config", "models", "models/chat"),
+    "models/serving": ("core", "config", "models", "models/vlm"),
     "shapes": ("core", "prompting", "models"),
     "shapes/training": (*MODELS, "shapes"),
     "shapes/training/flux": (*MODELS, "shapes"),

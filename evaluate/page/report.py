@@ -87,6 +87,8 @@ class ReportData:
         Further sections of the page; their figures are in the report's folder already.
     replies : mapping
         The models' replies to both versions of each pair, which the page shows beside the items.
+    engines : list of str
+        Of each served model, how its answers compare with transformers'; below every table.
     """
 
     title: str
@@ -102,6 +104,11 @@ class ReportData:
     groups: Table | None = None
     sections: list[Section] = field(default_factory=list)
     replies: Replies = field(default_factory=dict)
+    engines: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Put what was measured about engines before the other notes."""
+        self.notes = [*self.engines, *self.notes]
 
 
 @dataclass(frozen=True)
@@ -145,7 +152,8 @@ def write_report(data: ReportData, folder: Path) -> Path:
     quadrants = quadrant_section(data.grid, data.scores, folder)
     sections = [*([quadrants] if quadrants else []), *data.sections]
     for section in sections:
-        _write_markdown(folder / f"{section.key}.md", section.tables, section.notes)
+        notes = [*section.notes, *data.engines]
+        _write_markdown(folder / f"{section.key}.md", section.tables, notes)
     explorer = make_explorer(data.benchmark, data.grid, data.scores, data.replies)
     drawn = [*checks.all, *figures, *(f for s in sections for f in s.figures)]
     panels, idle = _detector_panels(data, checks)

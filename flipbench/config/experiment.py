@@ -20,7 +20,7 @@ from flipbench.config.loading import find_config, read_mapping, validated
 from flipbench.config.local_models import LocalChatSpec
 from flipbench.config.local_models import ModelConfig as ModelConfig
 from flipbench.config.policy import Policy
-from flipbench.config.served_model import ServedModelConfig
+from flipbench.config.served_model import ServedModelConfig, VLLMConfig
 from flipbench.config.training import ContaminateConfig as ContaminateConfig
 from flipbench.config.training import RewriteConfig
 from flipbench.config.training import StrategyConfig as StrategyConfig
@@ -96,6 +96,11 @@ class ModelUnderTestConfig(ModelConfig):
     path: str = ""
     api: ServedModelConfig | None = Field(default=None, description="instead of a path")
     python: PythonTarget | None = Field(default=None, description="instead of a path")
+    engine: VLLMConfig | None = Field(
+        default=None,
+        description="vllm: it, and what is trained from it, is asked through a server that is"
+        " started for it; null: by transformers, in this process",
+    )
     family: str = Field(default="", description="models of one family share a clean reference")
     lineage: str = Field(
         default="",
@@ -117,8 +122,17 @@ class ModelUnderTestConfig(ModelConfig):
         " model (a clean fine-tune if dose is 0); empty: it is the clean model itself",
     )
 
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _by_name(cls, engine: Any) -> Any:
+        if isinstance(engine, str):
+            return None if engine == "transformers" else {"kind": engine}
+        return engine
+
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.engine and (not self.path or self.quantization):
+            raise ValueError("engine: vllm serves checkpoints (path) without 4-bit quantization")
         if bool(self.path) + (self.api is not None) + (self.python is not None) != 1:
             raise ValueError("give exactly one of path, api and python")
         local = {

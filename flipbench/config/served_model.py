@@ -1,12 +1,13 @@
-"""Settings of a model under test behind a server."""
+"""Settings of a model under test behind a server, and of a server that flipbench starts."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from flipbench.config.chat import ChatSpec
+from flipbench.core.records import JsonDict, Value
 
 
 class ServedModelConfig(ChatSpec):
@@ -51,3 +52,54 @@ class ServedModelConfig(ChatSpec):
         if self.prompt_logprobs and (self.traits.reasoning or self.logprobs is False):
             raise ValueError("prompt_logprobs: needs logprobs, and a model that does not reason")
         return self
+
+
+class VLLMConfig(Value):
+    """A vLLM server that is started for a checkpoint; ``engine: vllm`` is all defaults."""
+
+    kind: Literal["vllm"] = "vllm"
+    executable: str = Field(
+        default="vllm", min_length=1, description="of vLLM's own environment: /opt/vllm/bin/vllm"
+    )
+    batch_invariant: bool = Field(
+        default=False,
+        description="answers do not depend on what else is in the batch; slower, not on all GPUs",
+    )
+    mm_processor_kwargs: JsonDict = Field(
+        default_factory=dict, description="how pictures are prepared, e.g. {max_pixels: 1003520}"
+    )
+    images_per_prompt: int | None = Field(
+        default=None, ge=1, description="limit of pictures in a question; null: vLLM's default"
+    )
+    max_lora_rank: Literal[8, 16, 32, 64, 128, 256, 320, 512] | None = Field(
+        default=None, description="the largest rank of its adapters; null: it gets none"
+    )
+    max_length: int | None = Field(
+        default=None, ge=16, description="context in tokens; null: the model's"
+    )
+    gpu_memory: float = Field(default=0.9, gt=0, le=1, description="share that vLLM may take")
+    tensor_parallel: int = Field(default=1, ge=1, description="GPUs that share the weights")
+    arguments: tuple[str, ...] = Field(default=(), description="further ones of 'vllm serve'")
+    n_concurrent: int = Field(default=64, ge=1, description="requests at the same time")
+    start_timeout: float = Field(default=1800, gt=0, description="seconds until it must be ready")
+    parity: int = Field(
+        default=50,
+        ge=0,
+        description="of how many items the answers are compared with those of transformers; it"
+        " asks them before the server starts",
+    )
+
+    @field_validator("arguments")
+    @classmethod
+    def _not_ours(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
+        ours = ("--host", "--port", "--served-model-name", "--api-key")
+        if taken := [a for a in arguments if a.partition("=")[0] in ours]:
+            raise ValueError(f"{taken[0]} is set by flipbench")
+        return arguments
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What answers may depend on, for the fingerprint."""
+        return self.model_dump(
+            mode="json", include={"batch_invariant", "mm_processor_kwargs", "arguments"}
+        )

@@ -89,9 +89,13 @@ def release(part: object) -> None:
     It may be called again afterwards, and then loads its weights anew.
     """
     free = getattr(part, "release", None)
-    if not callable(free):
-        return
-    free()
+    if callable(free):
+        free()
+        free_memory()
+
+
+def free_memory() -> None:
+    """Give back the memory of models that are no longer used."""
     gc.collect()  # modules and their hooks refer to each other
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():

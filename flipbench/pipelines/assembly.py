@@ -39,7 +39,7 @@ from flipbench.generate.pipeline import Generator
 from flipbench.generate.propose import ProposeStage
 from flipbench.models.protocols import Captioner, Editor, Judge
 from flipbench.models.vlm.hub import check_hub
-from flipbench.pipelines.backends import backend_context, build_writer, runs_here
+from flipbench.pipelines.backends import Servers, backend_context, build_writer, runs_here
 from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.pipelines.grid import TrainedPlan, checkpoint_models, model_under_test
 from flipbench.pipelines.training_data import TrainingData
@@ -303,9 +303,14 @@ class Assembly:
         spec = self.config.evaluate
         return ConfiguredDetectors.build(spec, spec.detectors, self.run, self.config.seed)
 
+    @cached_property
+    def servers(self) -> Servers:
+        """The servers that are started for models."""
+        return Servers(self.run)
+
     def model(self, name: str) -> ModelUnderTest:
         """Return a configured model; its files are hashed but not loaded."""
-        return model_under_test(name, self.config.models[name])
+        return model_under_test(name, self.config.models[name], self.servers)
 
     def grid(self, trained: Sequence[TrainedPlan] = ()) -> list[ModelUnderTest]:
         """Return the models under test: each configured model, followed by its checkpoints."""
@@ -314,7 +319,9 @@ class Assembly:
             models.append(parent := self.model(name))
             for plan, checkpoints in trained:
                 if plan.model == name:
-                    models += checkpoint_models(parent.model, config, plan, checkpoints, folder)
+                    models += checkpoint_models(
+                        parent.model, config, plan, checkpoints, folder, self.servers
+                    )
         return models
 
     @property

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 from flipbench.config.chat import APISpec
 from flipbench.config.experiment import AnswerJudgeConfig, Config, ModelUnderTestConfig
 from flipbench.config.kinds import Context, PartSettings
 from flipbench.config.local_models import LocalSpec, ModelConfig
+from flipbench.config.served_model import VLLMConfig
 from flipbench.config.training import RewriteConfig
 from flipbench.contaminate.data.wordings import ChatWriter, FileWriter, ShapesWriter, Writer
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
+from flipbench.core.records import Response
 from flipbench.core.run import Run
 from flipbench.filters.judges.api import APIJudgeSpec
 from flipbench.filters.judges.vlm import VLMJudgeSpec
@@ -24,6 +28,8 @@ from flipbench.models.chat.messages import Chat
 from flipbench.models.chat.prompt_files import PromptFile
 from flipbench.models.plugins import PythonVLM
 from flipbench.models.protocols import VLM
+from flipbench.models.serving.managed import ManagedVLM
+from flipbench.models.serving.vllm import VLLMServers
 from flipbench.models.vlm.checkpoints import BYTES, n_weights
 
 
@@ -52,8 +58,13 @@ def build_writer(config: RewriteConfig, context: Context, images: ImageStore) ->
     return ChatWriter(chat, images, config.language, config.levels, config.prompt)
 
 
-def model_without_weights(name: str, model: ModelUnderTestConfig) -> VLM | None:
-    """Return a model behind a server, or an object of your own; None for a checkpoint."""
+def model_without_weights(
+    name: str, model: ModelUnderTestConfig, servers: Servers | None = None
+) -> VLM | None:
+    """Return a model behind a server, or an object of your own; None for weights to load here."""
+    if model.engine:
+        assert servers is not None  # an experiment has them
+        return servers.serve(model, model.engine, name)
     if model.api:
         from flipbench.models.vlm.served import APIVLM
 
@@ -61,6 +72,29 @@ def model_without_weights(name: str, model: ModelUnderTestConfig) -> VLM | None:
     if model.python:
         return PythonVLM(model.python.target, model.python.arguments, name)
     return None
+
+
+@dataclass(frozen=True)
+class Servers:
+    """The model servers that a command starts for a run, with their logs and records there."""
+
+    run: Run
+
+    @cached_property
+    def vllm(self) -> VLLMServers:
+        """At most one vLLM server at a time."""
+        return VLLMServers(self.run.path / "servers")
+
+    def serve(
+        self, weights: ModelConfig, engine: VLLMConfig, name: str, known: str = ""
+    ) -> ManagedVLM:
+        """Return a checkpoint that is asked through vLLM; nothing is started yet.
+
+        ``known`` is the fingerprint of its weights, if a record names it.
+        """
+        fields = weights.model_dump(include=set(ModelConfig.model_fields))
+        responses = self.run.path / Response.kind
+        return ManagedVLM(ModelConfig(**fields), engine, self.vllm, responses, name, known)
 
 
 def missing_key(spec: PartSettings) -> PrerequisiteError | None:

@@ -36,10 +36,17 @@ from flipbench.evaluate.report.tables import GAP
 from flipbench.evaluate.validation.requirements import requirements
 from flipbench.filters.effective_verdicts import effective_verdicts
 from flipbench.models.engine import ASK_OPTIONS, answers_of
+from flipbench.models.serving.managed import ManagedVLM
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.contamination import plans_for
 from flipbench.pipelines.detectors import ConfiguredDetectors
-from flipbench.pipelines.grid import TrainedPlan, training_notes, warnings_of
+from flipbench.pipelines.grid import (
+    TrainedPlan,
+    ask_transformers,
+    engine_notes,
+    training_notes,
+    warnings_of,
+)
 from flipbench.pipelines.raters import dropped_probes, report_tables
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.tables import Table
@@ -68,12 +75,29 @@ def evaluate(
     ConfigError
         If a model supports none of the detectors; before any question.
     """
+    try:
+        return _evaluate(assembly, benchmark, trained, notes)
+    finally:
+        assembly.servers.vllm.stop()
+
+
+def _evaluate(
+    assembly: Assembly,
+    benchmark: PairedBenchmark,
+    trained: Sequence[TrainedPlan],
+    notes: Sequence[str],
+) -> Evaluated:
     models, config, workers = assembly.grid(trained), assembly.config.evaluate, assembly.workers
-    _check_models(models, assembly.detectors.names, config.prompt)
     options, run = assembly.options(config.batch_size), assembly.run
+    share = [model for number, model in enumerate(models) if workers.have(number)]
+    if workers.n_workers == 1:
+        ask_transformers(share, benchmark, config.prompt, run, options)
+        _check_models(share, assembly.detectors.names, config.prompt)
+    else:  # whoever asks starts the servers
+        here = [model for model in share if not isinstance(model.vlm, ManagedVLM)]
+        _check_models(here, assembly.detectors.names, config.prompt)
     dropped = dropped_probes(assembly, benchmark)
     if workers.share is not None:
-        share = [model for number, model in enumerate(models) if workers.have(number)]
         detectors = assembly.detectors.detectors(benchmark)
         reports = ask_all(benchmark, share, detectors, config.prompt, run, options, dropped)
         return Evaluated(share, reports)
@@ -287,6 +311,7 @@ def _write_report(
         groups=_groups(benchmark, grid, prompt_settings, run) if GAP in names else None,
         sections=[why] if why is not None else [],
         replies=_replies(benchmark, grid, prompt_settings, run),
+        engines=engine_notes(models, benchmark, prompt_settings, run),
     )
     page = write_report(data, folder)
     rows = [json.loads(s.model_dump_json()) for s in scores]

@@ -8,19 +8,27 @@ from typing import Literal
 
 from flipbench.config.experiment import ModelUnderTestConfig
 from flipbench.config.local_models import ModelConfig
-from flipbench.core.records import Checkpoint, TrainingPlan
-from flipbench.evaluate.pipeline import ModelUnderTest
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Checkpoint, Probe, Response, TrainingPlan
+from flipbench.core.run import Run
+from flipbench.core.stage import StageOptions
+from flipbench.evaluate.pipeline import ModelUnderTest, ask_one
 from flipbench.evaluate.protocol.grid import GridModel, Kind
-from flipbench.pipelines.backends import model_without_weights
+from flipbench.evaluate.protocol.parity import parity
+from flipbench.models.engine import answers_of
+from flipbench.models.protocols import free_memory
+from flipbench.models.serving.managed import ManagedVLM, served_fingerprint
+from flipbench.pipelines.backends import Servers, model_without_weights
+from flipbench.prompting.prompts import PromptSettings
 
 TrainedPlan = tuple[TrainingPlan, list[Checkpoint]]
 """A plan and its checkpoints in the run."""
 
 
-def model_under_test(name: str, config: ModelUnderTestConfig) -> ModelUnderTest:
+def model_under_test(name: str, config: ModelUnderTestConfig, servers: Servers) -> ModelUnderTest:
     """Return a configured model: a checkpoint, one behind a server, or an object of your own."""
     known = config.model_dump(include={"family", "strategy", "dose", "lineage", "external"})
-    if vlm := model_without_weights(name, config):
+    if vlm := model_without_weights(name, config, servers):
         return ModelUnderTest.from_vlm(vlm, **known)
     return ModelUnderTest.from_weights(config, name, **known)
 
@@ -31,12 +39,14 @@ def checkpoint_models(
     plan: TrainingPlan,
     checkpoints: Sequence[Checkpoint],
     folder: Path,
+    servers: Servers,
 ) -> list[ModelUnderTest]:
     """Return a model for each epoch of a plan; its dose is added to its parent's.
 
-    A control adds no dose, since it was trained on other data.
+    A control adds no dose, since it was trained on other data. What is trained from a model with an
+    engine is asked through that engine too.
     """
-    initial_weights = _weights_before(plan, checkpoints)
+    engine, initial_weights = config.engine, _weights_before(plan, checkpoints)
     loading = config.model_dump(
         include={
             "dtype",
@@ -50,20 +60,25 @@ def checkpoint_models(
     models = []
     for c in checkpoints:
         dose = (parent.dose or 0) + (0 if plan.control else c.dose)
+        before = initial_weights.get(c.epoch, "")
         model = GridModel(
             c.model,
-            c.fingerprint,
+            served_fingerprint(c.fingerprint, engine) if engine else c.fingerprint,
             parent.family,
             c.strategy,
             c.epoch,
             dose if dose or parent.dose is not None else None,
             parent.lineage,
-            trained_from=initial_weights.get(c.epoch, ""),
+            trained_from=served_fingerprint(before, engine) if engine and before else before,
             warnings=c.warnings,
             kind=_kind(plan),
         )
         weights = ModelConfig(path=str(folder / c.path), **loading)
-        models.append(ModelUnderTest(model, weights))
+        if engine:
+            vlm = servers.serve(weights, engine, c.model, c.fingerprint)
+            models.append(ModelUnderTest(model, vlm=vlm))
+        else:
+            models.append(ModelUnderTest(model, weights))
     return models
 
 
@@ -116,3 +131,69 @@ def warnings_of(trained: Sequence[TrainedPlan]) -> list[str]:
             for warning in checkpoint.warnings:
                 names.setdefault(warning, []).append(checkpoint.model)
     return [f"{warning} ({', '.join(models)})" for warning, models in names.items()]
+
+
+def ask_transformers(
+    models: Sequence[ModelUnderTest],
+    benchmark: PairedBenchmark,
+    prompt_settings: PromptSettings,
+    run: Run,
+    options: StageOptions,
+) -> None:
+    """Ask transformers the first questions of each served model, before its server starts.
+
+    Its answers are stored under the fingerprint of the weights, as those of any other model, and
+    read by `engine_notes`.
+
+    Raises
+    ------
+    ConfigError, DataError, PrerequisiteError
+        If a model cannot be served as configured.
+    """
+    for entry in models:
+        if isinstance(vlm := entry.vlm, ManagedVLM) and vlm.engine.parity:
+            asked, weights = (
+                _first_questions(vlm, benchmark, prompt_settings),
+                vlm.local_fingerprint,
+            )
+            ids = {Response.id_for(probe_id=p.id, model_fingerprint=weights) for p in asked}
+            if run.ids(Response, weights).issuperset(ids):
+                continue
+            vlm.check()
+            local = ModelUnderTest.from_weights(vlm.weights, f"{vlm.name}, transformers")
+            ask_one(local, asked, run, benchmark.images, options)
+            free_memory()
+
+
+def engine_notes(
+    models: Sequence[ModelUnderTest],
+    benchmark: PairedBenchmark,
+    prompt_settings: PromptSettings,
+    run: Run,
+) -> list[str]:
+    """Return for each served model what answered, and how it compares with transformers."""
+    notes = []
+    for entry in models:
+        if not isinstance(vlm := entry.vlm, ManagedVLM):
+            continue
+        versions = dict.fromkeys(f"vLLM {used['version']}" for used in vlm.servers_used)
+        settings = [
+            "batch-invariant" if vlm.engine.batch_invariant else "not batch-invariant",
+            *(f"{key}: {value}" for key, value in vlm.engine.mm_processor_kwargs.items()),
+        ]
+        compared = "not compared with transformers (parity: 0)"
+        if vlm.engine.parity:
+            asked = _first_questions(vlm, benchmark, prompt_settings)
+            there = answers_of(vlm.name, vlm.fingerprint, run)
+            here = answers_of(vlm.name, vlm.local_fingerprint, run)
+            compared = str(parity(asked, there, here))
+        who = " and ".join(versions) or "vLLM"
+        notes.append(f"{vlm.name}: asked through {who} ({', '.join(settings)}); {compared}.")
+    return notes
+
+
+def _first_questions(
+    vlm: ManagedVLM, benchmark: PairedBenchmark, prompt_settings: PromptSettings
+) -> list[Probe]:
+    originals = benchmark.originals[: vlm.engine.parity]
+    return [prompt_settings.probe(item, "original") for item in originals]

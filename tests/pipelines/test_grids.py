@@ -12,8 +12,10 @@ import pytest
 import yaml
 
 from flipbench.config.experiment import Config, load_config
+from flipbench.config.served_model import VLLMConfig
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Checkpoint, Item, Response, TrainingPlan
+from flipbench.models.serving.managed import ManagedVLM, served_fingerprint
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.evaluation import evaluate
@@ -156,6 +158,31 @@ def test_a_checkpoint_s_dose_adds_to_its_parent_s(
     assert base.strategy == {0: "clean", 3: "trained elsewhere", None: "history unknown"}[parent]
     assert [m.trained_from for m in trained] == (["", ""] if control else ["clean", "w1"])
     assert {m.kind for m in trained} == {"" if control else "letters"}
+
+
+def test_checkpoints_of_a_served_model_are_served_too(
+    tmp_path: Path, tiny_folders: dict[str, Path]
+) -> None:
+    model = {"path": str(tiny_folders["llava"]), "engine": "vllm"}
+    settings = {
+        "run": str(tmp_path / "r"),
+        "benchmark": {"format": "shapes"},
+        "models": {"m": model},
+    }
+    assembly = Assembly.open(load_config_of(tmp_path, settings), progress=False)
+    plan = TrainingPlan(
+        model="m", parent="m", parent_fingerprint="clean", benchmark="b", item_ids=("i",),
+        epochs=1, strategy="lora", settings={}, prompt="p", seed=0,
+    )  # fmt: skip
+    checkpoint = Checkpoint(plan_id=plan.id, epoch=1, path="c1", model="m e1", strategy="LoRA",
+                            dose=1, fingerprint="w1")  # fmt: skip
+    base, trained = assembly.grid([(plan, [checkpoint])])
+    assert isinstance(base.vlm, ManagedVLM) and isinstance(trained.vlm, ManagedVLM)
+    engine = VLLMConfig()
+    assert trained.model.fingerprint == trained.vlm.fingerprint == served_fingerprint("w1", engine)
+    assert trained.model.trained_from == served_fingerprint("clean", engine)
+    assert base.model.fingerprint == served_fingerprint(base.vlm.local_fingerprint, engine)
+    assert not (tmp_path / "r" / "servers").exists(), "nothing was started"
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,8 @@ class APIVLM:
         does; ``sample`` if it accepts a temperature.
     reported_model : str
         The model's name as reported by the server.
+    letters : {"exact", "most likely"}
+        Whether each letter's own token is asked for, or found among the most likely ones.
 
     Raises
     ------
@@ -83,6 +85,7 @@ class APIVLM:
         self._label_ids: dict[str, tuple[int, ...]] = {}
         scores = has_log_probs and self._scores()
         self._exact = scores and self._names_tokens()
+        self.letters = "exact" if self._exact else "most likely"
         can: set[Capability] = {"generate", "text_only"}
         if has_log_probs:
             can |= {"choose", "reply_logprobs"}
