@@ -1,4 +1,4 @@
-"""The figures on the pages are those of the demo's run, whose results are in the repository."""
+"""The figures on the pages are those of runs whose results are in the repository."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.robustness.counts import summary, table
 from docs.results.readme_figures import (
     DEMO,
     README,
@@ -40,6 +41,12 @@ def test_the_pages_agree_on_how_long_the_demo_takes() -> None:
     (seconds,) = re.findall(r"This took (\d+) seconds on two cores", README.read_text())
     words = f"`flipbench demo` on 2 idle cores: {seconds} s"
     assert words in (README.parent / "docs" / "performance.md").read_text()
+
+
+def test_the_table_of_kills_is_that_of_its_rounds() -> None:
+    rows = [json.loads(line) for line in RESULTS.with_name("kills.jsonl").open()]
+    page = DEMO.with_name("reliability.md").read_text()
+    assert table(rows) in page and summary(rows) in page
 
 
 def test_another_count_changes_the_table(results: Results) -> None:

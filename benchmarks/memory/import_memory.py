@@ -54,11 +54,13 @@ def main() -> None:
         for path, quote in ((cells, ""), (quoted, '"')):
             with path.open("w") as file:
                 file.write(head)
+                tab = f"{quote}\t{quote}"
                 for i in range(2):
-                    file.write(f"{i}\t{quote}")
+                    file.write(f"{quote}{i}{tab}")
                     for _ in range(settings.cell_mb):
                         file.write("w" * 1_000_000)
-                    file.write(f"{quote}\tred\tblue\t\t\tA\tcolour\t{picture}\n")
+                    rest = ["", "red", "blue", "", "", "A", "colour", picture]
+                    file.write(f"{tab.join(rest)}{quote}\n")
         for path in (rows, cells, quoted):
             print(f"{path.name}: ", end="", flush=True)
             subprocess.run([sys.executable, "-c", _READ, str(path)], check=True)

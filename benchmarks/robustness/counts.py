@@ -40,7 +40,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> str:
     n_kills = counts["killed"] + counts["one worker killed"]
     n_harmed = sum(any(row["counts"].get(kind) for kind in HARM) for row in rows)
     bound = float(beta.ppf(0.975, n_harmed + 1, n - n_harmed))
-    harm = ", ".join(f"{counts[kind]} {kind}" for kind in HARM)
+    harm = ", ".join(f"{kind} {counts[kind]}" for kind in HARM)
     return (
         f"{n:,} disturbances, {n_kills:,} of them kills: {harm}. Rounds with harm: {n_harmed};"
         f" share of disturbances that do harm: at most {bound:.2%} (exact, one-sided 97.5 %)."

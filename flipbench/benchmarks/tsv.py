@@ -127,12 +127,12 @@ def wide_cells() -> Iterator[None]:
 def _rows(file: TextIO, path: Path) -> Iterator[tuple[int, list[str]]]:
     """Yield each row, blank ones too, with the number of its first line.
 
-    Without quotes it is split at its tabs: ``csv`` needs up to eight bytes for a character.
+    ``csv``, which needs up to eight bytes for a character, reads only what `_split` leaves to it.
     """
     number = 1
     for line in file:
-        n_lines = 1
-        if '"' in line:
+        n_lines, cells = 1, _split(line.rstrip("\r\n"))
+        if cells is None:
             reader = csv.reader(itertools.chain([line], file), delimiter="\t", strict=True)
             try:
                 cells = next(reader)
@@ -143,13 +143,19 @@ def _rows(file: TextIO, path: Path) -> Iterator[tuple[int, list[str]]]:
                     " inside must be doubled: write the file with pandas or csv"
                 ) from error
             n_lines = reader.line_num
-        else:
-            text = line.rstrip("\r\n")
-            cells = text.split("\t") if text else []
-            text = ""
         line = ""  # not kept beside its cells
         yield number, cells
         number += n_lines
+
+
+def _split(text: str) -> list[str] | None:
+    """Return the cells of a line that quotes none of them or all, and holds no other quote."""
+    if text[:1] == text[-1:] == '"' and len(text) > 1:
+        cells = text[1:-1].split('"\t"')
+        return None if any('"' in cell for cell in cells) else cells
+    if '"' in text:
+        return None
+    return text.split("\t") if text else []
 
 
 def _check_header(header: list[str], path: Path, extra_columns: tuple[str, ...]) -> None:

@@ -105,7 +105,10 @@ HEADER = "index\tquestion\tA\tB\tanswer\timage"
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.text('ab"\t\n\r é\0'))
+@given(
+    st.text('ab"\t\n\r é\0')
+    | st.lists(st.sampled_from(['"', '"a"', '""', "\t", '"\t"', "\n", "b", '"\n'])).map("".join)
+)
 def test_rows_are_those_of_the_csv_module(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.tsv"
     path.write_bytes(f"{HEADER}\n{text}".encode())

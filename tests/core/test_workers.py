@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flipbench.core.errors import FlipbenchError
-from flipbench.core.records import Edit
+from flipbench.core.records import Edit, Item
 from flipbench.core.run import Run
 from flipbench.core.workers import Share, Workers
 
@@ -22,6 +25,11 @@ from flipbench.core.workers import exit_with_parent
 exit_with_parent()
 print("ready", flush=True)
 time.sleep(60)
+"""
+CONFIG = """\
+run: run
+benchmark: {format: shapes, n_items: 8}
+generate: {editor: {kind: shapes}, batch_size: 1}
 """
 PARENT = """
 import subprocess, sys
@@ -75,3 +83,32 @@ def test_a_failed_worker_is_reported_by_number(tmp_path: Path) -> None:
     workers = Workers(Run(tmp_path), 2, progress=False)  # its run has no configuration
     with pytest.raises(FlipbenchError, match=r"worker 0 ended with 2; worker 1 ended with 2"):
         workers.start("generate", Edit, 1, "edit")
+
+
+@pytest.mark.slow
+def test_a_worker_killed_alone_costs_the_others_nothing_and_is_named(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    command = [sys.executable, "-m", "flipbench.cli", "generate", "c.yaml", "-q", "--workers", "2"]
+    start = partial(subprocess.Popen, command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    with start() as disturbed:
+        workers: list[psutil.Process] = []
+        while not workers:
+            assert disturbed.poll() is None, "no worker was started"
+            time.sleep(0.05)
+            children = psutil.Process(disturbed.pid).children()
+            workers = [child for child in children if "0/2" in child.cmdline()]
+        workers[0].kill()
+        _, message = disturbed.communicate(timeout=600)
+    assert disturbed.returncode == 2
+    assert "worker 0 ended with -9; finished work is safe" in message and "worker 1" not in message
+
+    def drawn() -> list[str]:
+        paths = (tmp_path / "run" / "edits").glob("*.jsonl")
+        return [json.loads(line)["id"] for path in paths for line in path.open()]
+
+    items = Run(tmp_path / "run").read(Item)
+    other = set(drawn())
+    assert len(other) == sum(Share(1, 2).has(item.id) for item in items) > 0
+    with start() as again:
+        assert again.wait(600) == 0
+    assert len(drawn()) == len(set(drawn())) == 8 and other < set(drawn())
