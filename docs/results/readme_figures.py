@@ -75,7 +75,7 @@ def _rows(table: Table) -> str:
     return writers.markdown(table).split("\n\n")[0]
 
 
-def with_tables(text: str, rows_by_name: Mapping[str, str]) -> str:
+def with_tables(text: str, rows_by_name: Mapping[str, str], source: str = "demo.json") -> str:
     """Return a text with the tables between its marks replaced.
 
     Raises
@@ -84,7 +84,7 @@ def with_tables(text: str, rows_by_name: Mapping[str, str]) -> str:
         If a table has no place.
     """
     for name, rows in rows_by_name.items():
-        start, end = f"<!-- {name} of docs/results/demo.json -->\n", "\n<!-- end -->"
+        start, end = f"<!-- {name} of docs/results/{source} -->\n", "\n<!-- end -->"
         if text.count(start) != 1:
             raise ValueError(f"{text.count(start)} places for the table {name!r}: {start.strip()}")
         before, _, rest = text.partition(start)

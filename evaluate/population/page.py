@@ -52,7 +52,7 @@ def headline(results: Results) -> str:
     calibrated = (
         found.sentence()
         if found
-        else "Too few lineages to fix rules on one half and to count on the other."
+        else "Rules are not fixed on one half of the lineages and counted on the other: too few."
     )
     return (
         f"{n_lineages} clean lineages: {n_clean} models as released,"

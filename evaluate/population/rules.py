@@ -21,6 +21,8 @@ from .results import AS_MADE, CONTAMINATED, Results, Rule
 LEVELS = (0.05, 0.02, 0.01, 0.005, 0.001)
 MAX_ALARMS = 0.01
 MAX_RULES = 3
+MIN_LINEAGES = 4
+"""Fewest lineages in a half from which rules are chosen, or on which they are counted."""
 PAIRED = ("perturbation_gap", "old_answer_attraction", "confidence_gap")
 """Detectors that need perturbed pictures."""
 ANSWERS = {"choose or generate", "text_only"}
@@ -155,12 +157,15 @@ class Calibrated:
 
 
 def calibrate(results: Results) -> Calibrated | None:
-    """Fix rules on the first half of the lineages, and count on the second."""
-    fitted, counted = PValues.of(results.half(0)), PValues.of(results.half(1))
+    """Fix rules on the first half of the lineages, and count on the second; None if too few."""
+    halves = _halves(results)
+    if halves is None:
+        return None
+    fitted, counted = halves
     rules = [rule for rule in fitted.rules if rule in counted.rules]
     single = best(fitted, rules, 1)
     combination = best(fitted, rules, MAX_RULES)
-    if single is None or combination is None or not counted.contaminated.any():
+    if single is None or combination is None:
         return None
     dirty = counted.contaminated
     wins = _by_lineage(counted, combination) - _by_lineage(counted, single)
@@ -175,6 +180,16 @@ def calibrate(results: Results) -> Calibrated | None:
         p_value=float(p),
         n_lineages=(_n_lineages(fitted), _n_lineages(counted)),
     )
+
+
+def _halves(results: Results) -> tuple[PValues, PValues] | None:
+    """Return both halves; None if a half has too few lineages, or only one kind of model."""
+    first, second = (PValues.of(results.half(number)) for number in (0, 1))
+    for half in (first, second):
+        dirty = half.contaminated
+        if _n_lineages(half) < MIN_LINEAGES or not dirty.any() or dirty.all():
+            return None
+    return first, second
 
 
 def _pair(rates: list[ClusteredRate]) -> tuple[ClusteredRate, ClusteredRate]:
@@ -195,9 +210,10 @@ def _by_lineage(values: PValues, choice: Choice) -> NDArray[np.float64]:
 
 def decision_tree(results: Results) -> Table | None:
     """Return what to run with what one has, with error rates on the other half of the lineages."""
-    fitted, counted = PValues.of(results.half(0)), PValues.of(results.half(1))
-    if not counted.contaminated.any() or counted.contaminated.all():
+    halves = _halves(results)
+    if halves is None:
         return None
+    fitted, counted = halves
     rules = [rule for rule in fitted.rules if rule in counted.rules]
     rows: list[Row] = []
     dirty = counted.contaminated

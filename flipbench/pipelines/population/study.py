@@ -13,7 +13,6 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from flipbench.core.errors import FlipbenchError
 from flipbench.core.files import atomic_file
 from flipbench.pipelines.population.settings import StudyConfig, drawn_order, lineages_of
 from flipbench.pipelines.population.unit import Unit, run_unit
@@ -77,9 +76,11 @@ def _work(study: StudyConfig, number: int, n_workers: int) -> list[str]:
         log.info("%s, %s", unit.lineage.name, unit.kind)
         try:
             run_unit(study, unit)
-        except FlipbenchError as error:
+        except Exception as error:  # one unit must not stop the others
             log.error("%s, %s: %s", unit.lineage.name, unit.kind, error)
-            failures.setdefault((unit.lineage.name, unit.kind), []).append(str(error))
+            log.debug("%s", unit.folder(study), exc_info=True)
+            message = f"{unit.lineage.name}, {unit.kind}: {error}"
+            failures.setdefault((unit.lineage.name, unit.kind), []).append(message)
         if number == 0:
             collect(study.run)
     return [messages[-1] for messages in failures.values() if len(messages) == N_TRIES]

@@ -11,15 +11,18 @@ import pytest
 from PIL import Image
 
 from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.run import Run
 from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.generate.pipeline import Generator
+from flipbench.pipelines.population import study as population
 from flipbench.pipelines.population.conditions import CONDITIONS, edited
 from flipbench.pipelines.population.settings import (
     Lineage,
+    StudyConfig,
     drawn_order,
     experiment,
     is_study,
@@ -27,6 +30,7 @@ from flipbench.pipelines.population.settings import (
     load_study,
 )
 from flipbench.pipelines.population.study import budget, run_study, units_of
+from flipbench.pipelines.population.unit import Unit
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures.options import QUIET
 
@@ -92,6 +96,24 @@ def test_a_study_without_lineages_says_so(tmp_path: Path) -> None:
     (tmp_path / "lineages.csv").write_text("model\nx\n")
     with pytest.raises(DataError, match="column 'name' is missing"):
         list(units_of(study))
+
+
+def test_a_unit_that_fails_is_tried_twice_and_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = load_study(CONFIG, [f"run={tmp_path}", "lineages=null", "phases=[{kinds: [letters]}]"])
+    tried = []
+
+    def run_unit(study: StudyConfig, unit: Unit) -> None:
+        tried.append(unit.lineage.name)
+        if unit.lineage.name == "tiny-llava":
+            raise RuntimeError("a broken checkpoint")
+        write_atomically(unit.folder(study) / "unit.json", "{}")
+
+    monkeypatch.setattr(population, "run_unit", run_unit)
+    monkeypatch.setattr(population, "collect", lambda run: None)
+    assert run_study(study) == ["tiny-llava, letters: a broken checkpoint"]
+    assert sorted(tried) == ["tiny-llava", "tiny-llava", "tiny-qwen2-vl"]
 
 
 @pytest.mark.parametrize("condition", list(CONDITIONS))
