@@ -121,7 +121,7 @@ def check_examples(examples: Sequence[Example], processor: Any, context: int | N
         return max(bounds)
     longest = 0
     for example, bound, text in zip(distinct, bounds, texts, strict=True):
-        n = _n_tokens(text, example.images, processor) if bound > context else bound
+        n = n_tokens(text, example.images, processor) if bound > context else bound
         longest = max(longest, n)
         if n > context:
             raise DataError(
@@ -150,11 +150,12 @@ def _most_image_tokens(examples: Sequence[Example], processor: Any, n_sizes: int
     chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?"}]}]
     text = processor.apply_chat_template(chat, tokenize=False)
     largest = sorted(files, key=lambda size: size[0] * size[1], reverse=True)[:n_sizes]
-    counts = [_n_tokens(text, [files[size]], processor, special=True) for size in largest]
+    counts = [n_tokens(text, [files[size]], processor, special=True) for size in largest]
     return max(counts, default=0)
 
 
-def _n_tokens(text: str, files: Sequence[str], processor: Any, special: bool = False) -> int:
+def n_tokens(text: str, files: Sequence[str], processor: Any, special: bool = False) -> int:
+    """Return the number of tokens of a rendered text and its images."""
     images = [[Image.open(file).convert("RGB") for file in files]] if files else None
     batch = processor(text=[text], images=images, add_special_tokens=special)
     return len(batch["input_ids"][0])

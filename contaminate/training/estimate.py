@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from ..checks.check import add_first_token, check_examples, context_of, set_pixe
 from ..data.examples import Example
 from ..plan import loaded_as, n_examples, n_steps
 from ..strategies import lora_pattern, modules_of, select_parameters, strategy_of
+from .footprint import longest_example, step_memory
 from .load import check_4bit
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -54,7 +55,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """The cost of one plan, roughly: tokens of the longest example, bytes, seconds."""
+    """The cost of one plan: tokens of the longest example, bytes, and seconds, which are rough."""
 
     n_tokens: int
     shape: Shape
@@ -111,6 +112,7 @@ def estimate(
     dtype: str,
     speed: float,
     merge: bool = False,
+    known: dict[Hashable, int] | None = None,
 ) -> TrainingCost:
     """Estimate the cost of a plan.
 
@@ -124,17 +126,18 @@ def estimate(
         Floating-point operations per second, from `measured_speed`.
     merge : bool
         Whether adapters are also saved merged.
+    known : dict, optional
+        The memory of steps estimated before, which is added to: plans often differ in seed, dose
+        or epochs only.
 
     Notes
     -----
-    Memory: weights (with ``qlora``, 4 bits each in the language model), gradients and two Adam
-    moments of the trainable weights (float32 on a GPU), activations of 34 bytes x hidden x T x
-    layers per example in bfloat16 (Korthikanti et al., arXiv 2205.05198, section 4, attention not
-    materialised), a tenth of that with gradient checkpointing, and three copies of the logits in
-    float32. Time: 6 operations per weight and token, 4 with an adapter, at 35 % of the device's
-    peak. With consistency training, each paraphrase is another row of the batch. Disk: each
-    epoch's checkpoint, and during training two resumable ones with optimiser state, because the
-    new one is written before the old one is deleted.
+    Memory: see `step_memory`; with ``qlora``, the language model's weights count 4 bits each, and
+    without sharding over devices.
+    Time: 6 operations per weight and token, 4 with an adapter, at 35 % of the device's peak. With
+    consistency training, each paraphrase is another row of the batch. Disk: each epoch's
+    checkpoint, and during training two resumable ones with optimiser state, because the new one is
+    written before the old one is deleted.
     """
     strategy = strategy_of(plan.strategy)
     if strategy.four_bits:
@@ -146,18 +149,16 @@ def estimate(
     n_tokens = check_examples(examples, processor, shape.context)
     rows = 1 + max(len(example.others) for example in examples)
     width, adapter = _BYTES[dtype], strategy.adapter
-    weights = shape.n_parameters * width
+    batch = [longest_example(examples, processor)] * settings["batch_size"]
+    key = (plan.parent, plan.strategy, repr(sorted(settings.items())), dtype, repr(batch[:1]))
+    known = {} if known is None else known
+    if key not in known:
+        model = skeleton_of(resolve_path(plan.parent), settings.get("revision"))
+        known[key] = step_memory(plan, model, processor, batch, dtype)
+    memory = known[key]
     if strategy.four_bits:
-        weights -= shape.n_language * width - shape.n_language * 9 // 16
+        memory -= shape.n_language * width - shape.n_language * 9 // 16
     master = 4 if dtype == "float32" or adapter or torch.cuda.is_available() else width
-    if not adapter:
-        weights += shape.n_trainable * (master - width)
-    batch = settings["batch_size"] * rows
-    activations = 17 * width * shape.hidden * n_tokens * shape.n_layers * batch
-    if settings.get("gradient_checkpointing"):
-        activations //= 10
-    logits = 3 * 4 * batch * n_tokens * shape.vocabulary
-    memory = weights + 3 * master * shape.n_trainable + activations + logits
     saves_adapter = adapter and not plan.after
     full = width * shape.n_parameters + _OTHER_FILES
     checkpoint = 4 * shape.n_trainable + _OTHER_FILES if saves_adapter else full

@@ -175,7 +175,6 @@ def _records(job: TrainingJob, done: Mapping[str, Checkpoint]) -> list[Checkpoin
 
 
 def _train(job: TrainingJob, examples: Sequence[Example]) -> None:
-    trl = need("trl", "train")
     plan, folder, dtype = job.plan, job.folder, job.dtype
     model, processor, own_processor = load_parent(plan, job.run, dtype)
     set_pixel_budget(processor, plan.settings)
@@ -183,16 +182,7 @@ def _train(job: TrainingJob, examples: Sequence[Example]) -> None:
     check_examples(examples, processor, context_of(model.config))
     architectures = list(model.config.architectures or [type(model).__name__])
     adapter = prepare(model, plan, dtype)
-    trainer = _trainer_class(plan)(
-        examples,
-        model=model,
-        args=_arguments(trl, plan, folder, dtype),
-        processing_class=processor,
-        peft_config=adapter,
-        callbacks=[],
-        learning_rates=plan.settings.get("learning_rates"),
-    )
-    trainer.remove_callback(PrinterCallback)  # the card has the losses
+    trainer = trainer_of(plan, examples, model, processor, folder, dtype, adapter=adapter)
     trainer.add_callback(StopAtNaN())
     trainer.add_callback(
         SaveEpochs(
@@ -231,6 +221,41 @@ def _train(job: TrainingJob, examples: Sequence[Example]) -> None:
         unset_hf_deepspeed_config()
 
 
+def trainer_of(
+    plan: TrainingPlan,
+    examples: Sequence[Example],
+    model: Any,
+    processor: Any,
+    folder: Path,
+    dtype: str,
+    *,
+    adapter: Any = None,
+    on_cpu: bool | None = None,
+) -> Any:
+    """Return the trainer of a prepared model.
+
+    Parameters
+    ----------
+    adapter : peft.PeftConfig, optional
+        Of an adapter that the model does not have yet.
+    on_cpu : bool, optional
+        By default, whether there is no GPU.
+    """
+    trl = need("trl", "train")
+    on_cpu = not torch.cuda.is_available() if on_cpu is None else on_cpu
+    trainer = _trainer_class(plan)(
+        examples,
+        model=model,
+        args=_arguments(trl, plan, folder, dtype, on_cpu),
+        processing_class=processor,
+        peft_config=adapter,
+        callbacks=[],
+        learning_rates=plan.settings.get("learning_rates"),
+    )
+    trainer.remove_callback(PrinterCallback)  # the card has the losses
+    return trainer
+
+
 def _trainer_class(plan: TrainingPlan) -> Callable[..., Any]:
     """Return the trainer with the plan's loss."""
     from .consistency import ConsistencyTrainer, check_paraphrases
@@ -247,9 +272,8 @@ def _trainer_class(plan: TrainingPlan) -> Callable[..., Any]:
     return partial(ConsistencyTrainer, consistency=config)
 
 
-def _arguments(trl: Any, plan: TrainingPlan, folder: Path, dtype: str) -> Any:
+def _arguments(trl: Any, plan: TrainingPlan, folder: Path, dtype: str, on_cpu: bool) -> Any:
     settings = plan.settings
-    on_cpu = not torch.cuda.is_available()
     batch_size, accumulation = per_device_batch(plan, n_processes())
     return trl.SFTConfig(
         output_dir=str(folder / "trainer"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from flipbench.config.chat import APISpec
-from flipbench.config.experiment import AnswerJudgeConfig, Config, ModelUnderTestConfig
+from flipbench.config.experiment import AnswerJudgeConfig, ModelUnderTestConfig
 from flipbench.config.kinds import Context, PartSettings
 from flipbench.config.local_models import LocalSpec, ModelConfig
 from flipbench.config.served_model import VLLMConfig
@@ -19,9 +19,7 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import Response
 from flipbench.core.run import Run
 from flipbench.filters.judges.api import APIJudgeSpec
-from flipbench.filters.judges.vlm import VLMJudgeSpec
 from flipbench.generate.captioners.api import APICaptionerSpec
-from flipbench.generate.editors.diffusers_loading import PipelineSpec
 from flipbench.models.chat.batch_api import BATCH_PRICE, server_chat
 from flipbench.models.chat.cost import CostEstimate, estimate_cost, typical_request
 from flipbench.models.chat.messages import Chat
@@ -30,7 +28,6 @@ from flipbench.models.plugins import PythonVLM
 from flipbench.models.protocols import VLM
 from flipbench.models.serving.managed import ManagedVLM
 from flipbench.models.serving.vllm import VLLMServers
-from flipbench.models.vlm.checkpoints import BYTES, n_weights
 
 
 def backend_context(run: Run, seed: int) -> Context:
@@ -112,49 +109,6 @@ def missing_key(spec: PartSettings) -> PrerequisiteError | None:
 def runs_here(spec: PartSettings) -> bool:
     """Return whether a captioner is a chat model on this machine, which workers share out."""
     return isinstance(spec, LocalSpec)
-
-
-def memory_plan(config: Config) -> list[str]:
-    """Return the memory that weights take in each phase of generation and filtering.
-
-    Captioner, editor and judges work in turn, each alone; empty if none has weights here.
-    """
-    from flipbench.contaminate.training.estimate import size_text  # imports torch: seconds
-
-    generate, models = config.generate, config.models
-    phases: list[tuple[str, PartSettings | ModelConfig]] = [
-        ("captions", generate.captioner),
-        ("images", generate.editor),
-        *(("verdicts", judge) for judge in config.filter.judges),
-    ]
-    if (chooser := models.get(generate.picture.model)) and chooser.path:
-        phases.insert(0, ("choice of images", chooser))
-    lines, known = [], []
-    for phase, spec in phases:
-        if (held := _weights_of(spec)) is None:
-            continue
-        name, n_bytes, precision = held
-        size = "size not known until it is downloaded" if n_bytes is None else size_text(n_bytes)
-        lines.append(f"  {phase}: {size} ({name}, {precision})")
-        known.append(n_bytes)
-    if not lines:
-        return []
-    most = "" if None in known else f": at most {size_text(max(n or 0 for n in known))}"
-    return [f"weights in memory, one phase at a time{most} (activations come on top)", *lines]
-
-
-def _weights_of(spec: PartSettings | ModelConfig) -> tuple[str, int | None, str] | None:
-    """Return the name, bytes and precision of a part's weights; None if it has none here."""
-    if isinstance(spec, PipelineSpec):
-        return spec.pipeline, spec.memory(), spec.dtype
-    model = spec.chat.model if isinstance(spec, LocalSpec) else spec
-    model = model.model if isinstance(model, VLMJudgeSpec) else model
-    if isinstance(model, ModelConfig):
-        counts = n_weights(model.path, model.revision)
-        n_bytes = BYTES[model.dtype] * counts[""] if counts and "" in counts else None
-        precision = f"{model.dtype}, less in 4 bits" if model.quantization else model.dtype
-        return model.path, n_bytes, precision
-    return None
 
 
 def batch_size_for(spec: PartSettings, configured: int, n_items: int) -> int:

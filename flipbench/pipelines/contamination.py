@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
 from flipbench.config.experiment import ModelUnderTestConfig
@@ -231,14 +231,16 @@ def _estimates(
     grid, dtypes = assembly.config.contaminate, [assembly.dtypes[plan.model] for plan in plans]
     merge = grid.backend == "llamafactory" and grid.llamafactory.merge
     speeds = {dtype: estimating.measured_speed(dtype) for dtype in dict.fromkeys(dtypes)}
-    estimates = []
+    estimates, known = [], dict[Hashable, int]()
     for plan, dtype in zip(plans, dtypes, strict=True):
         items, corpus = regimes[plan.data].training_inputs(plan)
         single_copy = plan.model_copy(update={"copies": min(plan.copies, 1)})
         examples = training_examples(single_copy, items, assembly.run.images, corpus)
         sample = examples[:: -(-len(examples) // _N_SAMPLED) or 1]
         estimates.append(
-            estimating.estimate(plan, sample, dtype=dtype, speed=speeds[dtype], merge=merge)
+            estimating.estimate(
+                plan, sample, dtype=dtype, speed=speeds[dtype], merge=merge, known=known
+            )
         )
     return estimates
 

@@ -22,8 +22,9 @@ from flipbench.filters.kept_list import listed_items, read_kept, select_kept
 from flipbench.filters.pipeline import keep_valid, raters_text, unjudged
 from flipbench.models.chat.cost import Spent
 from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.backends import api_cost, batch_size_for, memory_plan, missing_key
+from flipbench.pipelines.backends import api_cost, batch_size_for, missing_key
 from flipbench.pipelines.generation import generate
+from flipbench.pipelines.phases import memory_plan
 
 log = logging.getLogger(__name__)
 
@@ -116,7 +117,7 @@ def plan_filtering(assembly: Assembly) -> list[str]:
         lines.append(f"would ask {name} for {len(todo):,} verdicts")
         if todo and (cost := api_cost(spec, todo)):
             lines.append(f"verdicts: {cost}")
-    return [*lines, *memory_plan(assembly.config)]
+    return [*lines, *memory_plan(assembly.config, assembly.items)]
 
 
 def spent_on_verdicts(run: Run) -> dict[str, Spent]:

@@ -13,10 +13,10 @@ from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.backends import (
     api_cost,
     batch_size_for,
-    memory_plan,
     missing_key,
     runs_here,
 )
+from flipbench.pipelines.phases import memory_plan
 
 
 def generate(
@@ -79,4 +79,4 @@ def plan_generation(assembly: Assembly) -> list[str]:
     for spec in config.filter.judges:
         if cost := api_cost(spec, candidates * config.filter.policy.n_runs):
             lines.append(f"verdicts: {cost}")
-    return [*lines, *memory_plan(config)]
+    return [*lines, *memory_plan(config, items)]

@@ -127,8 +127,8 @@ def test_two_workers_share_the_captions_of_a_model_on_this_machine(
 ) -> None:
     local = [a for a in tiny if not a.startswith("generate.captioner")]
     status, out, _ = flipbench("generate", *local, "--dry-run")
-    assert status == 0 and "weights in memory, one phase at a time" in out
-    assert "  captions: " in out and "  images: " in out
+    assert status == 0 and "memory, one phase at a time: at most" in out
+    assert "  captions: " in out and "  images: " in out and "    denoising: " in out
     assert flipbench("generate", *local, "-q")[0] == 0
     status, _, err = flipbench("generate", *local, f"run={tmp_path / 'two'}", "--workers", "2")
     assert status == 0 and "caption and edit, 2 workers" in err, err

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from flipbench.config.experiment import Config
+from flipbench.config.experiment import Config, load_config
 from flipbench.core.records import Caption, Edit, Flip
 from flipbench.core.run import Run
 from flipbench.core.workers import Share
 from flipbench.generate.captioners.api import APICaptioner
 from flipbench.models.vlm.local_chat import LocalChat
 from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.backends import memory_plan
 from flipbench.pipelines.generation import generate
+from flipbench.pipelines.phases import memory_plan
 from tests.fixtures.command_line import Flipbench
 
 PARTS = '''
@@ -156,17 +156,50 @@ def test_the_memory_of_each_phase_is_planned(
     tmp_path: Path, tiny_folders: dict[str, Path], tiny_vlm: Callable[[str], Any]
 ) -> None:
     config = local(tmp_path, str(tiny_folders["qwen2_vl"]))
-    first, *phases = memory_plan(config)
-    n_bytes = 4 * sum(w.numel() for w in tiny_vlm("qwen2_vl").model.parameters())
-    megabytes = f"{n_bytes / 1e6:.3g} MB"
-    assert first.startswith("weights in memory, one phase at a time: at most")
-    assert [line.split(" (")[0] for line in phases] == [
-        f"  captions: {megabytes}",
-        f"  verdicts: {megabytes}",
-    ]
+    items = Assembly.open(config, progress=False).items
+    first, *phases = memory_plan(config, items)
+    model = tiny_vlm("qwen2_vl").model
+    n_bytes = sum(w.numel() * w.element_size() for w in [*model.parameters(), *model.buffers()])
+    assert first.startswith("memory, one phase at a time: at most")
+    assert [line.split(":")[0] for line in phases] == ["  captions", "  verdicts"]
+    for line in phases:
+        assert f", {n_bytes / 1e6:.3g} MB of it weights" in line
+        assert "6 at a time, 224 x 224 pixels" in line
+    assert "replies of 30 tokens" in phases[0] and "replies of 1 token)" in phases[1]
+
     away = config.model_dump(mode="json")
     away["generate"]["captioner"]["chat"]["model"]["path"] = "nobody/nothing-7b"
-    first, *phases = memory_plan(Config.model_validate(away))
+    first, *phases = memory_plan(Config.model_validate(away), items)
     assert "at most" not in first
     assert "captions: size not known until it is downloaded (nobody/nothing-7b" in phases[0]
-    assert memory_plan(Config.model_validate({"run": "r", "benchmark": {"format": "shapes"}})) == []
+    nothing = Config.model_validate({"run": "r", "benchmark": {"format": "shapes"}})
+    assert memory_plan(nothing, items) == []
+
+
+def test_longer_replies_and_larger_batches_take_more(
+    tmp_path: Path, tiny_folders: dict[str, Path]
+) -> None:
+    config = local(tmp_path, str(tiny_folders["llava"]))
+    items = Assembly.open(config, progress=False).items
+
+    def peak(n_tokens: int, n_at_once: int) -> str:
+        changed = config.model_dump(mode="json")
+        changed["generate"]["captioner"]["chat"]["max_tokens"] = n_tokens
+        changed["generate"]["batch_size"] = n_at_once
+        return memory_plan(Config.model_validate(changed), items)[1].split()[1]
+
+    sizes = [float(peak(*settings)) for settings in ((30, 1), (3000, 1), (3000, 4))]
+    assert sizes == sorted(sizes) and len(set(sizes)) == 3
+
+
+@pytest.mark.slow
+def test_an_editor_of_the_reference_is_planned_without_its_files(tmp_path: Path) -> None:
+    config = load_config("configs/generate/realworldqa.yaml", [f"run={tmp_path}"])
+    _, editor, *phases = memory_plan(config, [])
+    assert "images: 36.8 GB, 35.2 GB of it weights (black-forest-labs/FLUX.1-dev" in editor
+    assert [line.split(":")[0] for line in phases] == [
+        "    caption as embeddings",
+        "    denoising",
+        "    decoding",
+    ]
+    assert "3.47e+03 TFLOP an image" in phases[1]

@@ -1,0 +1,88 @@
+"""The memory of a training step: the trainer's own step on tensors without values."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from flipbench.core.errors import need
+from flipbench.core.records import TrainingPlan
+from flipbench.models.footprint import Footprint
+
+from ..checks.check import n_tokens, render_example
+from ..data.examples import Example
+from .load import prepare
+from .train import trainer_of
+
+_N_TRIED = 4
+
+
+def step_memory(
+    plan: TrainingPlan, model: Any, processor: Any, batch: Sequence[Example], dtype: str
+) -> int:
+    """Return the bytes of a training step at its peak: weights, gradients, Adam, activations.
+
+    Forward, loss, backward, clipping and update, once the optimiser's state exists. Not counted are
+    what libraries take, buffers inside kernels, and what an allocator holds in reserve. The loss is
+    computed as on a CPU, where trl scores every position; on a GPU it scores the targets alone, and
+    needs less.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        On the meta device; it cannot be used afterwards.
+    processor
+        As training uses it.
+    batch : sequence of Example
+        What one device processes at a time.
+    """
+    model = model.to(getattr(torch, dtype))
+    if (adapter := prepare(model, plan, dtype)) is not None:
+        with torch.device("meta"):
+            model = need("peft", "train").get_peft_model(model, adapter)
+    footprint = Footprint()
+    footprint.load(model)
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = trainer_of(plan, batch, model, processor, Path(folder), dtype, on_cpu=True)
+        inputs = footprint.without_values(next(iter(trainer.get_train_dataloader())))
+    if plan.settings.get("gradient_checkpointing"):
+        trainer.model.activation_checkpointing_enable()
+    trained = [weight for weight in trainer.model.parameters() if weight.requires_grad]
+    with footprint:
+        optimizer = trainer.create_optimizer()
+        for weight in trained:
+            weight.grad = torch.zeros_like(weight)
+        optimizer.step()
+        optimizer.zero_grad()
+    mixed = torch.cuda.is_available() and dtype != "float32"
+
+    def step() -> None:
+        trainer.model.train()
+        with torch.autocast("cpu", getattr(torch, dtype)) if mixed else nullcontext():
+            for _ in range(min(2, plan.settings["gradient_accumulation"])):
+                trainer.training_step(trainer.model, dict(inputs), torch.tensor(1))
+        torch.nn.utils.clip_grad_norm_(trained, plan.settings.get("max_grad_norm", 1.0))
+        optimizer.step()
+
+    return footprint.peak_of(step)
+
+
+def longest_example(examples: Sequence[Example], processor: Any) -> Example:
+    """Return the example with the most tokens among those of the largest pictures and texts."""
+    sizes: dict[str, int] = {}
+    for file in {file for example in examples for file in example.images}:
+        with Image.open(file) as image:
+            sizes[file] = image.width * image.height
+    texts = ["".join(render_example(example, processor)) for example in examples]
+    rows = range(len(examples))
+    by_pixels = sorted(rows, key=lambda i: -sum(sizes[file] for file in examples[i].images))
+    by_text = sorted(rows, key=lambda i: -len(texts[i]))
+    tried = {*by_pixels[:_N_TRIED], *by_text[:_N_TRIED]}
+    longest = max(sorted(tried), key=lambda i: n_tokens(texts[i], examples[i].images, processor))
+    return examples[longest]
