@@ -6,6 +6,7 @@ machine or, of the reference's checkpoints, the published ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from flipbench.models.footprint import Footprint
 from flipbench.models.vlm.checkpoints import read_object, resolve_path
 
 from .editors.diffusers_loading import diffusers
-from .editors.flux_editor import FluxEditorSpec, x_flux_shift
+from .editors.flux_editor import FluxEditorSpec, FluxSettings, x_flux_shift
 from .editors.true_guidance import true_guidance
 
 FLUX_DEV = "black-forest-labs/FLUX.1-dev"
@@ -54,7 +55,9 @@ class Networks:
     t5: Any
 
 
-def flux_phases(spec: FluxEditorSpec, size: tuple[int, int]) -> list[Phase]:
+def flux_phases(
+    spec: FluxEditorSpec, size: tuple[int, int], networks: Networks | None = None
+) -> list[Phase]:
     """Return what a batch of images of one size takes, phase by phase.
 
     Operations are those of `Footprint`, for one image of the batch. Not counted in memory are
@@ -64,13 +67,16 @@ def flux_phases(spec: FluxEditorSpec, size: tuple[int, int]) -> list[Phase]:
     ----------
     size : tuple of int
         Width and height in pixels, as the editor runs: multiples of the pipeline's factor.
+    networks : Networks, optional
+        On the meta device; by default those of ``spec``. They cannot be used afterwards.
 
     Raises
     ------
     PrerequisiteError
         If a configuration is neither on this machine nor one of the reference's.
     """
-    networks = published() if _is_reference(spec) else _configured(spec)
+    if networks is None:
+        networks = published() if _is_reference(spec) else _configured(spec)
     footprint, dtype = Footprint(), getattr(torch, spec.dtype)
     held = {}
     for name, network in vars(networks).items():
@@ -124,14 +130,27 @@ class _Runs:
         """Run one step with true guidance, if it is on, and count all steps' operations."""
         flux = self.spec.settings
         n_guided = max(0, flux.steps - flux.true_cfg_start) if flux.true_cfg != 1 else 0
+        once = self._control_flops(weights)
         if not n_guided:
             peak, plain = self._measured(lambda: self._step(guided=False), weights)
-            return peak, flux.steps * plain
+            return peak, once + flux.steps * (plain - once)
         peak, guided = self._measured(lambda: self._step(guided=True), weights)
-        plain = guided // 2  # each network runs once for either prompt
+        plain = (guided - once) // 2  # each network runs once for either prompt
         if not flux.negative_control:
-            _, plain = self._measured(lambda: self._step(guided=False), weights)
-        return peak, (flux.steps - n_guided) * plain + n_guided * guided
+            plain = self._measured(lambda: self._step(guided=False), weights)[1] - once
+        return peak, once + (flux.steps - n_guided) * plain + n_guided * (guided - once)
+
+    def _control_flops(self, weights: int) -> int:
+        """Return the operations that encode a control image, once for all steps."""
+        if self.networks.controlnet.input_hint_block is not None:
+            return 0  # XLabs' reads the pixels
+        shape, vae = (self.spec.batch_size, 3, *self.size[::-1]), self.networks.vae
+
+        @torch.no_grad()
+        def run() -> None:
+            vae.encode(self.footprint.empty(*shape, dtype=self.dtype))
+
+        return self._measured(run, weights)[1]
 
     def decode(self, weights: int) -> tuple[int, int]:
         vae = self.networks.vae
@@ -150,46 +169,68 @@ class _Runs:
         return peak - weights, (self.footprint.flops - before) // self.spec.batch_size
 
     def _step(self, *, guided: bool) -> None:
-        flux, n, (width, height) = self.spec.settings, self.spec.batch_size, self.size
-        shift = x_flux_shift(width, height)
-        pipeline = diffusers().FluxControlNetPipeline(
-            scheduler=diffusers().FlowMatchEulerDiscreteScheduler(
-                use_dynamic_shifting=True, base_shift=shift, max_shift=shift
-            ),
-            vae=self.networks.vae,
-            transformer=self.networks.transformer,
-            controlnet=self.networks.controlnet,
-            **dict.fromkeys(("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")),
-        )
-        pipeline.set_progress_bar_config(disable=True)
-        config = self.networks.transformer.config
-        embeds = (flux.max_text_tokens, config.joint_attention_dim)
-        positive, negative = (self._texts(rows, embeds) for rows in (n, 1))
-        with true_guidance(
-            self.networks.transformer,
-            self.networks.controlnet,
-            {"encoder_hidden_states": negative[0], "pooled_projections": negative[1]},
-            scale=flux.true_cfg if guided else 1,
-            start=0,
-            negative_control=flux.negative_control,
-        ):
-            pipeline(
-                prompt_embeds=positive[0],
-                pooled_prompt_embeds=positive[1],
-                control_image=torch.zeros(n, 3, height, width),
-                control_mode=flux.control_mode,
-                controlnet_conditioning_scale=flux.control_weight,
-                num_inference_steps=1,
-                guidance_scale=flux.guidance,
-                width=width,
-                height=height,
-                output_type="latent",
-            )
+        def empty(*shape: int) -> torch.Tensor:
+            return self.footprint.empty(*shape, dtype=self.dtype)
 
-    def _texts(self, n: int, shape: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
-        pooled = self.networks.transformer.config.pooled_projection_dim
-        empty = self.footprint.empty
-        return empty(n, *shape, dtype=self.dtype), empty(n, pooled, dtype=self.dtype)
+        spec = self.spec
+        draw_step(self.networks, spec.settings, self.size, spec.batch_size, empty, guided=guided)
+
+
+def draw_step(
+    networks: Networks,
+    flux: FluxSettings,
+    size: tuple[int, int],
+    n_images: int,
+    empty: Callable[..., torch.Tensor],
+    *,
+    guided: bool,
+) -> None:
+    """Run one denoising step of the pipeline that the editor uses, without decoding.
+
+    Parameters
+    ----------
+    empty : callable
+        Returns a tensor of a shape, for the embeddings of the captions.
+    guided : bool
+        Whether the networks also run for the negative prompt.
+    """
+    shift, config = x_flux_shift(*size), networks.transformer.config
+    pipeline = diffusers().FluxControlNetPipeline(
+        scheduler=diffusers().FlowMatchEulerDiscreteScheduler(
+            use_dynamic_shifting=True, base_shift=shift, max_shift=shift
+        ),
+        vae=networks.vae,
+        transformer=networks.transformer,
+        controlnet=networks.controlnet,
+        **dict.fromkeys(("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")),
+    )
+    pipeline.set_progress_bar_config(disable=True)
+
+    def texts(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens = empty(n, flux.max_text_tokens, config.joint_attention_dim)
+        return tokens, empty(n, config.pooled_projection_dim)
+
+    positive, negative = texts(n_images), texts(1)
+    with true_guidance(
+        networks.transformer,
+        networks.controlnet,
+        {"encoder_hidden_states": negative[0], "pooled_projections": negative[1]},
+        scale=flux.true_cfg if guided else 1,
+        start=0,
+        negative_control=flux.negative_control,
+    ):
+        pipeline(
+            prompt_embeds=positive[0],
+            pooled_prompt_embeds=positive[1],
+            control_image=torch.zeros(n_images, 3, size[1], size[0]),
+            control_mode=flux.control_mode,
+            controlnet_conditioning_scale=flux.control_weight,
+            num_inference_steps=1,
+            guidance_scale=flux.guidance,
+            width=size[0],
+            height=size[1],
+            output_type="latent",
+        )
 
 
 def factor_of(spec: FluxEditorSpec) -> int:

@@ -12,6 +12,7 @@ from scipy import stats
 from flipbench.core.records import Response
 from flipbench.core.stage import StageOptions
 from flipbench.models.engine import answers_of, ask
+from flipbench.models.protocols import free_memory
 from flipbench.models.vlm.checkpoints import fingerprint, resolve_path
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.processors import crop_warning
@@ -57,6 +58,8 @@ def verify(job: TrainingJob, folder: Path) -> list[str]:
     if not needed <= run.ids(Response, clean):
         parent = HuggingFaceVLM(plan.parent, dtype=dtype, **loaded_as(plan))
         ask(all_probes, parent, run, run.images, options)
+        del parent
+        free_memory()  # the two models are never in memory together
     vlm = HuggingFaceVLM(str(folder), dtype=dtype)
     ask(all_probes, vlm, run, run.images, options)
     before, after = answers_of(plan.model, clean, run), answers_of(vlm.name, vlm.fingerprint, run)

@@ -21,6 +21,7 @@ from flipbench.core.errors import DataError, PrerequisiteError, need, shorten
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.core.workers import MAIN_PROCESS_TIMEOUT, from_main, is_main, n_processes
+from flipbench.models.protocols import free_memory
 from flipbench.models.vlm.checkpoints import fingerprint
 
 from ..checks.card import read_card, restore_card
@@ -109,6 +110,7 @@ def _checkpoints(
     try:
         if len(finished) < plan.epochs:
             (train_with or _train)(job, examples)
+            free_memory()  # the trainer, before models are loaded to verify its checkpoints
     except Diverged as error:
         kept = from_main(lambda: _records(job, done))
         names = ", ".join(str(checkpoint.epoch) for checkpoint in kept) or "none"

@@ -26,7 +26,7 @@ _LARGE = 2**14
 """Real floating-point results with more elements become fake: their values decide nothing."""
 
 
-class Footprint(TorchDispatchMode):
+class Footprint(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows which storages are alive while operations run.
 
     Integers that code decides by, such as token ids and masks, stay real; whatever is computed from
@@ -54,7 +54,7 @@ class Footprint(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.now = self.peak = self.flops = 0
         self._alive: dict[int, weakref.ref[Any]] = {}
@@ -63,7 +63,7 @@ class Footprint(TorchDispatchMode):
         """Return a tensor without values, which counts."""
         with self.fake_mode:
             made = torch.empty(shape, dtype=dtype)
-        return self._hold(made)
+        return self.count(made)
 
     def load(self, model: Any) -> Any:
         """Give a model on the meta device weights without values, which count; return it."""
@@ -109,7 +109,7 @@ class Footprint(TorchDispatchMode):
         result = func(*args, **kwargs)
         if isinstance(result, torch.Tensor) and self._decides_nothing(result):
             result = self.fake_mode.from_tensor(result)
-        self._count(tree_leaves(result))
+        self._count_all(tree_leaves(result))
         if formula := _FORMULAS.get(func._overloadpacket):
             self.flops += formula(*args, **kwargs, out_val=result)
         return result
@@ -118,12 +118,13 @@ class Footprint(TorchDispatchMode):
         is_real = not isinstance(result, FakeTensor)
         return is_real and result.is_floating_point() and result.numel() > _LARGE
 
-    def _count(self, values: Iterable[Any]) -> None:
+    def _count_all(self, values: Iterable[Any]) -> None:
         for value in values:
             if isinstance(value, torch.Tensor):
-                self._hold(value)
+                self.count(value)
 
-    def _hold(self, tensor: torch.Tensor) -> torch.Tensor:
+    def count(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Count a tensor's storage until it is freed; return the tensor."""
         storage = tensor.untyped_storage()
         key, n_bytes = storage._cdata, storage.nbytes()
         if key not in self._alive:

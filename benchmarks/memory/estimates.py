@@ -1,0 +1,196 @@
+"""Estimated and measured memory: a training step, a model that answers, Flux with a ControlNet.
+
+    python benchmarks/random_qwen2_vl.py runs/small --layers 4 --width 512
+    python benchmarks/memory/estimates.py --model runs/small [--only train-lora answer draw]
+
+Estimates are those of ``--dry-run``: `flipbench.models.footprint` and what builds on it. Measured
+is the peak resident memory of a process (on a GPU: allocated there) minus its memory before the
+model is loaded. Each case has a process of its own. Training: two steps of one example, then the
+check of the checkpoint. Answering: two questions are read, and replies of 64 tokens generated.
+Drawing: one guided step and the decoding of an image by a Flux of 0.4 billion random weights
+(5 double and 10 single blocks of width 1024, XLabs' layout of the ControlNet, FLUX.1-dev's
+autoencoder), without its text encoders.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig
+from flipbench.config.training import DataConfig
+from flipbench.contaminate.data.examples import training_examples
+from flipbench.contaminate.data.regimes import RegimeData
+from flipbench.contaminate.plan import expand
+from flipbench.contaminate.training.estimate import estimate
+from flipbench.contaminate.training.train import train_plan
+from flipbench.core.run import Run
+from flipbench.generate.editors.flux_editor import FluxEditorSpec, FluxSettings
+from flipbench.generate.footprint import Networks, draw_step, flux_phases, published
+from flipbench.models.vlm.footprint import answering_memory
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.prompting.prompts import LETTER_INSTRUCTION
+from flipbench.shapes.benchmark import shapes_vqa
+
+CASES = ("train-lora", "train-llm", "train-all", "answer", "draw")
+N_REPLY, SIDE = 64, 512
+QUIET = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+"""Memory that is freed goes back to the system, so that none of it counts as used."""
+
+
+def peak_over_start(run: Callable[[], Any]) -> int:
+    """Return the bytes that ``run`` takes at its peak, over those before it."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        return torch.cuda.max_memory_allocated() - before
+    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
+    before = _resident("VmRSS")
+    run()
+    return _resident("VmHWM") - before
+
+
+def _resident(which: str) -> int:
+    text = Path("/proc/self/status").read_text()
+    return 1024 * int(next(line.split()[1] for line in text.splitlines() if which in line))
+
+
+def training(model: str, train: str, dtype: str) -> tuple[int, int]:
+    """Return the measured and the estimated bytes of a training."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run(folder)
+        items = shapes_vqa(run.images, 2)
+        strategy = StrategyConfig(train=train, learning_rate=1e-4, batch_size=1)  # type: ignore[arg-type]
+        (plan,) = expand(
+            ContaminateConfig(strategies={train: strategy}, epochs=1),
+            {"model": ModelConfig(path=model)},
+            [RegimeData("verbatim", DataConfig(), tuple(items))],
+            instruction=LETTER_INSTRUCTION,
+            seed=0,
+        )
+        by_id = {item.id: item for item in items}
+        measured = peak_over_start(lambda: train_plan(plan, by_id, run, dtype=dtype))
+        examples = training_examples(plan, by_id, run.images, ())
+        return measured, estimate(plan, examples, dtype=dtype, speed=1e11).memory
+
+
+def answering(model: str, dtype: str) -> tuple[int, int]:
+    """Return the measured and the estimated bytes of two questions, model included."""
+    texts = ["What is in the picture?", "Which colour has the largest thing?"]
+    pictures = [[Image.new("RGB", (SIDE, SIDE))]] * 2
+
+    def reply() -> None:
+        vlm = HuggingFaceVLM(model, dtype=dtype)
+        encoded = vlm.conversation.encode([vlm.conversation.render(t, 1) for t in texts], pictures)
+        inputs = {name: value.to(vlm.model.device) for name, value in encoded.items()}
+        with torch.inference_mode():
+            vlm.model.generate(
+                **inputs, max_new_tokens=N_REPLY, min_new_tokens=N_REPLY, do_sample=False
+            )
+
+    measured = peak_over_start(reply)
+    config = ModelConfig.model_validate({"path": model, "dtype": dtype})
+    return measured, sum(answering_memory(config, texts, pictures, N_REPLY))
+
+
+def small_flux() -> Networks:
+    """Return Flux's networks on the meta device, the transformer and ControlNet smaller."""
+    from diffusers import FluxControlNetModel, FluxTransformer2DModel
+
+    size = {"num_attention_heads": 8, "joint_attention_dim": 512}
+    with torch.device("meta"):
+        return replace(
+            published(),
+            transformer=FluxTransformer2DModel(
+                guidance_embeds=True, num_layers=5, num_single_layers=10, **size
+            ),
+            controlnet=FluxControlNetModel(
+                patch_size=2,
+                num_layers=2,
+                num_single_layers=0,
+                guidance_embeds=True,
+                conditioning_embedding_channels=16,
+                **size,
+            ),
+            clip=torch.nn.Identity(),
+            t5=torch.nn.Identity(),
+        )
+
+
+def drawing(dtype: str) -> tuple[int, int]:
+    """Return the measured and the estimated bytes of an image, weights included."""
+    settings = FluxSettings(steps=1, true_cfg_start=0)
+    spec = FluxEditorSpec.model_validate(
+        {"pipeline": "random", "settings": settings.model_dump(), "dtype": dtype}
+    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    wanted = getattr(torch, dtype)
+
+    def draw() -> None:
+        networks = small_flux()
+        for network in (networks.transformer, networks.controlnet, networks.vae):
+            torch.nn.Module.to(network, wanted).to_empty(device=device).eval()
+            for weight in network.parameters():
+                torch.nn.init.normal_(weight, std=0.02)
+
+        def empty(*shape: int) -> torch.Tensor:
+            return torch.zeros(shape, dtype=wanted, device=device)
+
+        draw_step(networks, settings, (SIDE, SIDE), 1, empty, guided=True)
+        with torch.no_grad():
+            networks.vae.decode(empty(1, 16, SIDE // 8, SIDE // 8))
+
+    measured = peak_over_start(draw)
+    _, *phases = flux_phases(spec, (SIDE, SIDE), small_flux())
+    return measured, max(phase.memory for phase in phases)
+
+
+def measured_and_estimated(case: str, args: argparse.Namespace) -> tuple[int, int]:
+    """Return a case's bytes."""
+    if case == "answer":
+        return answering(args.model, args.dtype)
+    if case == "draw":
+        return drawing(args.dtype)
+    return training(args.model, case.removeprefix("train-"), args.dtype)
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", default="shapes:qwen2_vl")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--only", nargs="+", default=CASES, choices=CASES)
+    parser.add_argument("--case", choices=CASES, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.case:
+        print(json.dumps(measured_and_estimated(args.case, args)))
+        return
+    print("| case | measured, MiB | estimate, MiB | estimate / measured |\n|---|---:|---:|---:|")
+    for case in args.only:
+        command = [sys.executable, __file__, "--case", case, "--model", args.model]
+        printed = subprocess.check_output(
+            [*command, "--dtype", args.dtype], stderr=subprocess.DEVNULL, env=os.environ | QUIET
+        )
+        measured, estimated = json.loads(printed.splitlines()[-1])
+        row = f"{measured / 2**20:,.0f} | {estimated / 2**20:,.0f} | {estimated / measured:.2f}"
+        print(f"| {case} | {row} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
