@@ -1,29 +1,22 @@
-"""Step time compared with a bare trl script, and peak memory compared with the plan's estimate.
+"""Step time compared with a bare trl script.
 
     python benchmarks/training.py [--model shapes:llava] [--items 480] [--repeats 3]
 
-Step time: from the start of one step to the start of the next within an epoch, in a bare script
-with trl's SFTTrainer (baseline) and in flipbench, alternating in one process, with the same model,
-examples and settings. ``tokens/s`` counts each example as long as the longest, ``TFLOP/s`` matrix
-products and attention. ``--repeats 0`` skips it. Memory: peak resident memory (on a GPU: allocated
-there) of a process that trains with each strategy, minus its memory before loading the model, and
-the estimate of ``contaminate --dry-run``.
+From the start of one step to the start of the next within an epoch, in a bare script with trl's
+SFTTrainer (baseline) and in flipbench, alternating in one process, with the same model, examples
+and settings. ``tokens/s`` counts each example as long as the longest, ``TFLOP/s`` matrix products
+and attention. Memory is measured by memory/estimates.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import itertools
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -147,36 +140,14 @@ def timed(args: argparse.Namespace, train: str) -> str:
     )
 
 
-def peak_over_start(args: argparse.Namespace, train: str) -> tuple[float, float]:
-    """Train in this process; return its memory and the estimate, in bytes."""
-    with tempfile.TemporaryDirectory() as folder:
-        run = Run(folder)
-        items = shapes_vqa(run.images, args.items)
-        plan = plan_of(args.model, train, items, 0, args.batch)
-        gc.collect()
-        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
-        before = _resident("VmRSS")
-        train_plan(plan, {item.id: item for item in items}, run, dtype=args.dtype)
-        peak = _resident("VmHWM") - before
-        if torch.cuda.is_available():
-            peak = torch.cuda.max_memory_allocated()
-        return peak, estimated(plan, items, run, args.dtype).memory
-
-
 def estimated(plan: TrainingPlan, items: Sequence[Item], run: Run, dtype: str) -> TrainingCost:
     """Return the estimate of ``contaminate --dry-run`` for a plan."""
     examples = training_examples(plan, {item.id: item for item in items}, run.images, ())
     return estimate(plan, examples, dtype=dtype, speed=measured_speed(dtype))
 
 
-def _resident(which: str) -> int:
-    """Return VmRSS or VmHWM (the peak since its reset) of this process, in bytes."""
-    text = Path("/proc/self/status").read_text()
-    return 1024 * int(next(line.split()[1] for line in text.splitlines() if which in line))
-
-
 def main() -> None:
-    """Measure time and memory, and print two tables."""
+    """Measure times and print a table."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
@@ -187,22 +158,11 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--strategies", nargs="+", default=STRATEGIES, choices=STRATEGIES)
     parser.add_argument("--peak", type=float, help="the chip's peak TFLOP/s, to print our share")
-    parser.add_argument("--memory-of", choices=STRATEGIES, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.memory_of:
-        print(json.dumps(peak_over_start(args, args.memory_of)))
-        return
-    if args.repeats:
-        print("| strategy | bare trl, ms/step | ours, ms/step | ratio | ours, tokens/s | TFLOP/s |")
-        print("|---|---:|---:|---:|---:|---:|")
-        for train in args.strategies:
-            print(timed(args, train), flush=True)
-    print("\n| strategy | peak over the start, MiB | estimate, MiB |\n|---|---:|---:|")
+    print("| strategy | bare trl, ms/step | ours, ms/step | ratio | ours, tokens/s | TFLOP/s |")
+    print("|---|---:|---:|---:|---:|---:|")
     for train in args.strategies:
-        command = [sys.executable, __file__, "--memory-of", train, "--model", args.model]
-        command += ["--items", str(args.items), "--dtype", args.dtype, "--batch", str(args.batch)]
-        peak, expected = json.loads(subprocess.check_output(command, stderr=subprocess.DEVNULL))
-        print(f"| {train} | {peak / 2**20:.0f} | {expected / 2**20:.0f} |")
+        print(timed(args, train), flush=True)
 
 
 if __name__ == "__main__":
