@@ -79,7 +79,7 @@ def build_item(draft: Draft) -> tuple[Item, list[Oddity]]:
                     ANSWER_TEXT,
                     f"the answer {_short(draft.answer)} is none of the letters"
                     f" {', '.join(letters)} but the text of option {letters[answer]}",
-                    "it is read as that text; check the row, since others give letters",
+                    "other rows give letters; give the letter of the right option",
                 )
             )
         if letters != LETTERS[: len(letters)]:

@@ -6,7 +6,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
 
@@ -14,7 +14,7 @@ from flipbench.core.errors import DataError
 from flipbench.core.records import Item
 
 ANSWER_TEXT = "answer_text"
-"""An answer that is an option's text; odd only if most of the file's answers are letters."""
+"""An answer that is an option's text; refused only if most of the file's answers are letters."""
 
 _MAX_ROWS = 8
 _MAX_TEXT_SHARE = 0.2
@@ -144,6 +144,7 @@ class Collector:
     items: list[Item] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     n_rows: int = 0
+    _rows: list[int] = field(default_factory=list)  # of the items
     _claimed: dict[tuple[str, str], str] = field(default_factory=dict)
     _spelled: dict[tuple[str, str], str] = field(default_factory=dict)  # by folded name
 
@@ -195,6 +196,7 @@ class Collector:
     def keep(self, row: RowPlace, item: Item, oddities: list[Oddity]) -> None:
         """Add an item and its oddities."""
         self.items.append(item)
+        self._rows.append(row.number)
         for odd in oddities:
             self.note(odd, row)
 
@@ -204,13 +206,23 @@ class Collector:
         self.problems.append(Problem(number, name, where, odd.kind, odd.what, odd.remedy, False))
 
     def finish(self) -> Benchmark:
-        """Return the benchmark, with its problems in row order, its own first."""
-        problems = self.problems
+        """Return the benchmark, with its problems in row order, its own first.
+
+        If nearly all answers are letters, rows whose answer is none of them are refused.
+        """
+        texts = {p.row for p in self.problems if p.kind == ANSWER_TEXT}
+        problems = [problem for problem in self.problems if problem.kind != ANSWER_TEXT]
         n_choices = sum(item.options is not None for item in self.items)
-        if sum(p.kind == ANSWER_TEXT for p in problems) > _MAX_TEXT_SHARE * n_choices:
-            problems = [problem for problem in problems if problem.kind != ANSWER_TEXT]
+        items = self.items
+        if len(texts) <= _MAX_TEXT_SHARE * n_choices:
+            refused = [replace(p, fatal=True) for p in self.problems if p.kind == ANSWER_TEXT]
+            if refused and self.strict:
+                raise DataError(str(refused[0]))
+            problems = [p for p in problems if p.row not in texts] + refused
+            rows = zip(items, self._rows, strict=True)
+            items = [item for item, row in rows if row not in texts]
         order = sorted(problems, key=lambda p: -1 if p.row is None else p.row)
-        return Benchmark(self.name, self.items, order, self.n_rows)
+        return Benchmark(self.name, items, order, self.n_rows)
 
     def _refuse(self, row: RowPlace, kind: str, what: str, remedy: str) -> None:
         problem = Problem(row.number, row.name, row.where, kind, what, remedy, True)

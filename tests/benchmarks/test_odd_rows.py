@@ -67,11 +67,14 @@ def mmstar_like(n: int = 60) -> list[dict[str, Any]]:
 def test_answers_outside_the_letters_of_a_file_of_letters_are_named(folder: Path) -> None:
     benchmark = load(tsv(folder, mmstar_like()), folder)
     named = [(p.row, p.kind, p.fatal) for p in benchmark.problems]
-    assert named == [(0, "answer", True), *((i, "answer_text", False) for i in range(1, 8))]
+    assert named == [(0, "answer", True), *((i, "answer_text", True) for i in range(1, 8))]
     assert "'F' is none of the letters A, B, C, D but the text of option C" in str(
         benchmark.problems[3]
     )
-    assert [item.answer for item in benchmark.items[:7]] == [2] * 7  # as the text says, as ever
+    assert [item.name for item in benchmark.items] == [str(i) for i in range(8, 60)]
+    assert benchmark.items[0].answer == 0 and benchmark.n_rows == 60
+    with pytest.raises(DataError, match="is none of the letters A, B, C, D but the text of"):
+        load_benchmark(tsv(folder, mmstar_like()[1:]), ImageStore(folder / "store"), strict=True)
 
 
 def test_answers_that_are_texts_throughout_are_no_oddity(folder: Path) -> None:
@@ -86,8 +89,10 @@ def test_rows_of_our_own_with_a_single_text_among_letters(folder: Path) -> None:
         for i in range(20)
     ]
     (folder / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (problem,) = load(JsonlSpec(path=folder / "x.jsonl"), folder).problems
-    assert (problem.name, problem.kind) == ("4", "answer_text")
+    benchmark = load(JsonlSpec(path=folder / "x.jsonl"), folder)
+    (problem,) = benchmark.problems
+    assert (problem.name, problem.kind, problem.fatal) == ("4", "answer_text", True)
+    assert len(benchmark.items) == 19 and "4" not in {item.name for item in benchmark.items}
 
 
 @pytest.mark.parametrize("letters", ["ab", "abcd", "ABc", "ABCd"])
