@@ -47,7 +47,9 @@ STRATEGIES = ("lora", "llm", "all")
 
 def plan_of(model: str, train: str, items: Sequence[Item], seed: int, batch: int) -> TrainingPlan:
     """Return a plan of one epoch."""
-    strategy = StrategyConfig(train=train, learning_rate=1e-4, batch_size=batch)  # type: ignore[arg-type]
+    strategy = StrategyConfig.model_validate(
+        {"train": train, "learning_rate": 1e-4, "batch_size": batch}
+    )
     config = ContaminateConfig(strategies={train: strategy}, epochs=1)
     models = {"model": ModelConfig(path=model)}
     regime = RegimeData("verbatim", DataConfig(), tuple(items))

@@ -5,7 +5,7 @@
 
 Estimates are those of ``--dry-run``: `flipbench.models.footprint` and what builds on it. Measured
 is the peak resident memory of a process (on a GPU: allocated there) minus its memory before the
-model is loaded. Each case has a process of its own. Training: two steps of one example, then the
+model is loaded; except in training, loading itself does not count. Each case has a process of its own. Training: two steps of one example, then the
 check of the checkpoint. Answering: two questions are read, and replies of 64 tokens generated.
 Drawing: one guided step and the decoding of an image by a Flux of 0.4 billion random weights
 (5 double and 10 single blocks of width 1024, XLabs' layout of the ControlNet, FLUX.1-dev's
@@ -50,17 +50,23 @@ QUIET = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 """Memory that is freed goes back to the system, so that none of it counts as used."""
 
 
-def peak_over_start(run: Callable[[], Any]) -> int:
-    """Return the bytes that ``run`` takes at its peak, over those before it."""
+def peak_over_start(start: Callable[[], Any], run: Callable[[Any], Any]) -> int:
+    """Return the bytes at the peak of ``run``, which gets what ``start`` returns, over the start.
+
+    The peak of ``start`` does not count: pages of the checkpoint's file are mapped until then.
+    """
     gc.collect()
     if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        run()
+        loaded = start()
+        torch.cuda.reset_peak_memory_stats()
+        run(loaded)
         return torch.cuda.max_memory_allocated() - before
-    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
     before = _resident("VmRSS")
-    run()
+    loaded = start()
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM
+    run(loaded)
     return _resident("VmHWM") - before
 
 
@@ -74,7 +80,9 @@ def training(model: str, train: str, dtype: str) -> tuple[int, int]:
     with tempfile.TemporaryDirectory() as folder:
         run = Run(folder)
         items = shapes_vqa(run.images, 2)
-        strategy = StrategyConfig(train=train, learning_rate=1e-4, batch_size=1)  # type: ignore[arg-type]
+        strategy = StrategyConfig.model_validate(
+            {"train": train, "learning_rate": 1e-4, "batch_size": 1}
+        )
         (plan,) = expand(
             ContaminateConfig(strategies={train: strategy}, epochs=1),
             {"model": ModelConfig(path=model)},
@@ -83,7 +91,9 @@ def training(model: str, train: str, dtype: str) -> tuple[int, int]:
             seed=0,
         )
         by_id = {item.id: item for item in items}
-        measured = peak_over_start(lambda: train_plan(plan, by_id, run, dtype=dtype))
+        measured = peak_over_start(
+            lambda: None, lambda _: train_plan(plan, by_id, run, dtype=dtype)
+        )
         examples = training_examples(plan, by_id, run.images, ())
         return measured, estimate(plan, examples, dtype=dtype, speed=1e11).memory
 
@@ -93,8 +103,7 @@ def answering(model: str, dtype: str) -> tuple[int, int]:
     texts = ["What is in the picture?", "Which colour has the largest thing?"]
     pictures = [[Image.new("RGB", (SIDE, SIDE))]] * 2
 
-    def reply() -> None:
-        vlm = HuggingFaceVLM(model, dtype=dtype)
+    def reply(vlm: HuggingFaceVLM) -> None:
         encoded = vlm.conversation.encode([vlm.conversation.render(t, 1) for t in texts], pictures)
         inputs = {name: value.to(vlm.model.device) for name, value in encoded.items()}
         with torch.inference_mode():
@@ -102,23 +111,23 @@ def answering(model: str, dtype: str) -> tuple[int, int]:
                 **inputs, max_new_tokens=N_REPLY, min_new_tokens=N_REPLY, do_sample=False
             )
 
-    measured = peak_over_start(reply)
+    measured = peak_over_start(lambda: HuggingFaceVLM(model, dtype=dtype), reply)
     config = ModelConfig.model_validate({"path": model, "dtype": dtype})
     return measured, sum(answering_memory(config, texts, pictures, N_REPLY))
 
 
 def small_flux() -> Networks:
     """Return Flux's networks on the meta device, the transformer and ControlNet smaller."""
-    from diffusers import FluxControlNetModel, FluxTransformer2DModel
+    import diffusers
 
     size = {"num_attention_heads": 8, "joint_attention_dim": 512}
     with torch.device("meta"):
         return replace(
             published(),
-            transformer=FluxTransformer2DModel(
+            transformer=diffusers.FluxTransformer2DModel(  # type: ignore[no-untyped-call]
                 guidance_embeds=True, num_layers=5, num_single_layers=10, **size
             ),
-            controlnet=FluxControlNetModel(
+            controlnet=diffusers.FluxControlNetModel(  # type: ignore[no-untyped-call]
                 patch_size=2,
                 num_layers=2,
                 num_single_layers=0,
@@ -140,13 +149,15 @@ def drawing(dtype: str) -> tuple[int, int]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     wanted = getattr(torch, dtype)
 
-    def draw() -> None:
+    def load() -> Networks:
         networks = small_flux()
         for network in (networks.transformer, networks.controlnet, networks.vae):
             torch.nn.Module.to(network, wanted).to_empty(device=device).eval()
             for weight in network.parameters():
                 torch.nn.init.normal_(weight, std=0.02)
+        return networks
 
+    def draw(networks: Networks) -> None:
         def empty(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, dtype=wanted, device=device)
 
@@ -154,7 +165,7 @@ def drawing(dtype: str) -> tuple[int, int]:
         with torch.no_grad():
             networks.vae.decode(empty(1, 16, SIDE // 8, SIDE // 8))
 
-    measured = peak_over_start(draw)
+    measured = peak_over_start(load, draw)
     _, *phases = flux_phases(spec, (SIDE, SIDE), small_flux())
     return measured, max(phase.memory for phase in phases)
 

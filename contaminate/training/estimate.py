@@ -24,7 +24,6 @@ from ..data.examples import Example
 from ..plan import loaded_as, n_examples, n_steps
 from ..strategies import lora_pattern, modules_of, select_parameters, strategy_of
 from .footprint import longest_example, step_memory
-from .load import check_4bit
 
 _BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 SHARE_OF_PEAK = 0.35  # of the speed of large matrix products, in training; rough
@@ -113,6 +112,7 @@ def estimate(
     speed: float,
     merge: bool = False,
     known: dict[Hashable, int] | None = None,
+    with_memory: bool = True,
 ) -> TrainingCost:
     """Estimate the cost of a plan.
 
@@ -129,6 +129,8 @@ def estimate(
     known : dict, optional
         The memory of steps estimated before, which is added to: plans often differ in seed, dose
         or epochs only.
+    with_memory : bool
+        Whether to estimate memory, which takes seconds; otherwise it is 0.
 
     Notes
     -----
@@ -140,8 +142,6 @@ def estimate(
     written before the old one is deleted.
     """
     strategy = strategy_of(plan.strategy)
-    if strategy.four_bits:
-        check_4bit()
     shape, settings = shape_of(plan), plan.settings
     processor = load_processor(resolve_path(plan.parent), **loaded_as(plan))
     set_pixel_budget(processor, settings)
@@ -149,15 +149,18 @@ def estimate(
     n_tokens = check_examples(examples, processor, shape.context)
     rows = 1 + max(len(example.others) for example in examples)
     width, adapter = _BYTES[dtype], strategy.adapter
-    batch = [longest_example(examples, processor)] * settings["batch_size"]
-    key = (plan.parent, plan.strategy, repr(sorted(settings.items())), dtype, repr(batch[:1]))
-    known = {} if known is None else known
-    if key not in known:
-        model = skeleton_of(resolve_path(plan.parent), settings.get("revision"))
-        known[key] = step_memory(plan, model, processor, batch, dtype)
-    memory = known[key]
-    if strategy.four_bits:
-        memory -= shape.n_language * width - shape.n_language * 9 // 16
+    memory = 0
+    if with_memory:
+        example = longest_example(examples, processor)
+        key = (plan.parent, plan.strategy, repr(sorted(settings.items())), dtype, repr(example))
+        known = {} if known is None else known
+        if key not in known:
+            model = skeleton_of(resolve_path(plan.parent), settings.get("revision"))
+            batch = [example] * settings["batch_size"]
+            known[key] = step_memory(plan, model, processor, batch, dtype)
+        memory = known[key]
+        if strategy.four_bits:
+            memory -= shape.n_language * width - shape.n_language * 9 // 16
     master = 4 if dtype == "float32" or adapter or torch.cuda.is_available() else width
     saves_adapter = adapter and not plan.after
     full = width * shape.n_parameters + _OTHER_FILES

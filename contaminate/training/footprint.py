@@ -59,14 +59,14 @@ def step_memory(
         for weight in trained:
             weight.grad = torch.zeros_like(weight)
         optimizer.step()
-        optimizer.zero_grad()
+        if plan.settings["gradient_accumulation"] == 1:  # otherwise they exist from the start
+            optimizer.zero_grad()
     mixed = torch.cuda.is_available() and dtype != "float32"
 
     def step() -> None:
         trainer.model.train()
         with torch.autocast("cpu", getattr(torch, dtype)) if mixed else nullcontext():
-            for _ in range(min(2, plan.settings["gradient_accumulation"])):
-                trainer.training_step(trainer.model, dict(inputs), torch.tensor(1))
+            trainer.training_step(trainer.model, dict(inputs), torch.tensor(1))
         torch.nn.utils.clip_grad_norm_(trained, plan.settings.get("max_grad_norm", 1.0))
         optimizer.step()
 

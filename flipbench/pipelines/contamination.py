@@ -19,9 +19,11 @@ from flipbench.contaminate.checks.verify import LEVEL, items_needed, wins_needed
 from flipbench.contaminate.data.examples import training_examples
 from flipbench.contaminate.data.regimes import RegimeData
 from flipbench.contaminate.plan import expand, per_device_batch
+from flipbench.contaminate.strategies import strategy_of
 from flipbench.contaminate.training import estimate as estimating
+from flipbench.contaminate.training.load import check_4bit
 from flipbench.contaminate.training.train import train_plan
-from flipbench.core.errors import ConfigError
+from flipbench.core.errors import ConfigError, PrerequisiteError
 from flipbench.core.records import Checkpoint, Failure, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.core.workers import Workers, is_main, main_first, n_processes
@@ -47,7 +49,7 @@ def contaminate(assembly: Assembly, workers: Workers | None = None) -> list[Trai
     DataError
         If the benchmark has no usable item, or kept pairs are needed and there are none.
     PrerequisiteError
-        If the disk is too small.
+        If the disk is too small, or a package for 4-bit weights is missing.
     """
     run, grid = assembly.run, assembly.config.contaminate
     workers = workers or assembly.workers
@@ -61,9 +63,11 @@ def contaminate(assembly: Assembly, workers: Workers | None = None) -> list[Trai
         run.append([plan for plan in plans if plan.id not in known])
     for plan in todo:
         per_device_batch(plan, n_processes())  # raises before anything is trained
+        if strategy_of(plan.strategy).four_bits:
+            check_4bit()
     if todo and is_main():
         if workers.share is None:
-            estimating.check_disk(run.path, _estimates(assembly, regimes, todo))
+            estimating.check_disk(run.path, _estimates(assembly, regimes, todo, with_memory=False))
         n_epochs = run.count(Checkpoint) + sum(plan.epochs for plan in todo)
         workers.start("contaminate", Checkpoint, n_epochs, "train")
     return _train(assembly, plans, regimes, workers, trainer)
@@ -156,10 +160,11 @@ def plan_contamination(assembly: Assembly) -> list[str]:
     disk = estimating.size_text(sum(e.disk for e in todo) + scratch)
     hours = estimating.time_text(sum(e.seconds for e in todo))
     summary = f"to do: {len(todo)} of {len(plans)} plans, about {hours}, at most {disk} of disk"
-    room = _room_to_verify([plan for plan, _, is_done in rows if not is_done])
+    missing = [plan for plan, _, is_done in rows if not is_done]
+    notes = [*_packages_to_install(missing), *_room_to_verify(missing)]
     return [
         estimating.table(rows),
-        "\n".join([summary, *room]),
+        "\n".join([summary, *notes]),
         *assembly.training_data.to_write(regimes.values()),
     ]
 
@@ -174,6 +179,16 @@ def _trainable(assembly: Assembly) -> dict[str, ModelUnderTestConfig]:
     config = assembly.config
     models = config.models if config.contaminate.strategies else {}
     return {name: m for name, m in models.items() if m.path and not m.quantization}
+
+
+def _packages_to_install(plans: Sequence[TrainingPlan]) -> list[str]:
+    """Return what the plans need that is not installed."""
+    try:
+        if any(strategy_of(plan.strategy).four_bits for plan in plans):
+            check_4bit()
+    except PrerequisiteError as error:
+        return [f"before training: {error}"]
+    return []
 
 
 def _room_to_verify(plans: Sequence[TrainingPlan]) -> list[str]:
@@ -225,7 +240,11 @@ def _llamafactory(assembly: Assembly, todo: Sequence[TrainingPlan]) -> LlamaFact
 
 
 def _estimates(
-    assembly: Assembly, regimes: Mapping[str, RegimeData], plans: Sequence[TrainingPlan]
+    assembly: Assembly,
+    regimes: Mapping[str, RegimeData],
+    plans: Sequence[TrainingPlan],
+    *,
+    with_memory: bool = True,
 ) -> list[estimating.TrainingCost]:
     """Return the cost of each plan, estimated from a sample of its examples."""
     grid, dtypes = assembly.config.contaminate, [assembly.dtypes[plan.model] for plan in plans]
@@ -239,7 +258,13 @@ def _estimates(
         sample = examples[:: -(-len(examples) // _N_SAMPLED) or 1]
         estimates.append(
             estimating.estimate(
-                plan, sample, dtype=dtype, speed=speeds[dtype], merge=merge, known=known
+                plan,
+                sample,
+                dtype=dtype,
+                speed=speeds[dtype],
+                merge=merge,
+                known=known,
+                with_memory=with_memory,
             )
         )
     return estimates

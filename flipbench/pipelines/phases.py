@@ -147,7 +147,8 @@ def _answering(model: ModelConfig, asked: Sequence[Question]) -> Need:
         )
     except PrerequisiteError as error:
         return Need(f"{what}; {error}", weights)
-    about = f"{len(asked)} at a time, {_size(asked[0].images)}, replies of {n_tokens} token{'s' * (n_tokens > 1)}"
+    replies = f"replies of {n_tokens} token{'s' * (n_tokens > 1)}"
+    about = f"{len(asked)} at a time, {_size(asked[0].images)}, {replies}"
     return Need(what, weights, weights + on_top, about)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from datasets import Dataset, Features, Image, Value
+from datasets import Dataset, Features, Image, List, Value
 from PIL.Image import new
 
 from flipbench.benchmarks import HuggingFaceSpec
@@ -101,6 +103,7 @@ def test_both_models_train_on_the_mixture_of_six() -> None:
 
 HUB_MODELS = {
     "llava-hf/llava-1.5-7b-hf": "llava",
+    "llava-hf/llava-1.5-13b-hf": "llava",
     "Qwen/Qwen2-VL-7B-Instruct": "qwen2_vl",
     "Qwen/Qwen2.5-VL-7B-Instruct": "qwen2_vl",
 }
@@ -164,7 +167,8 @@ def test_medthinkvqa_is_trained_on_either_split(
 
 @pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize(
-    "recipe", ["llava-1.5-7b", "llava-1.5-7b-mmstar", "qwen2-vl-7b", "qwen2-vl-7b-mmstar"]
+    "recipe",
+    ["llava-1.5-7b", "llava-1.5-7b-mmstar", "llava-1.5-13b", "qwen2-vl-7b", "qwen2-vl-7b-mmstar"],
 )
 def test_full_size_recipes_plan_before_anything_is_generated(
     recipe: str, flipbench: Flipbench
@@ -177,3 +181,61 @@ def test_full_size_recipes_plan_before_anything_is_generated(
     n_items = N_ITEMS["Lin-Chen/MMStar" if "mmstar" in recipe else "xai-org/RealworldQA"]
     assert [int(row[column : column + 5]) for row in rows] == [n_items] * len(strategies)
     assert f"to do: {len(strategies)} of {len(strategies)} plans" in planned.out
+    needs_4_bits = any(s.train == "qlora" for s in strategies.values())
+    lacks_it = find_spec("bitsandbytes") is None
+    assert ("before training: train: qlora needs" in planned.out) == (needs_4_bits and lacks_it)
+
+
+@pytest.fixture
+def mixture(hub: None, tmp_path: Path) -> dict[str, int]:
+    """Put stand-ins for the other benchmarks of the mixture in place; return how many items."""
+    png = encoded(new("RGB", (80, 60)))
+    picture = {"bytes": png, "path": None}
+    text, image, texts = Value("string"), Image(), List(Value("string"))
+    asked = {"question": text, "answer": text}
+    tables: dict[str, tuple[dict[str, Any], list[Any], int]] = {
+        "nyu-visionx/CV-Bench/data/test-00000-of-00001.parquet": (
+            asked | {"idx": text, "image": image, "choices": texts, "task": text},
+            ["How many?", "(B)", "{i}", picture, ["one", "two"], "Count"],
+            2,
+        ),
+        "AI4Math/MathVista/data/testmini-00000-of-00001.parquet": (
+            asked | {"pid": text, "decoded_image": image, "choices": texts, "question_type": text},
+            ["What is x?", "4", "{i}", picture, ["3", "4"], "multi_choice"],
+            3,
+        ),
+        "data/MMMU_DEV_VAL.parquet": (
+            asked | {"id": text, "options": text, **{f"image_{i}": image for i in range(1, 8)}},
+            ["Which? <image 1>", "B", "val_{i}", "['left', 'right']", picture, *[None] * 6],
+            4,
+        ),
+    }
+    for name, (features, cells, n) in tables.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        rows = {
+            column: [c.format(i=i) if isinstance(c, str) else c for i in range(n)]
+            for column, c in zip(features, cells, strict=True)
+        }
+        Dataset.from_dict(rows, features=Features(features)).to_parquet(tmp_path / name)
+    code = base64.b64encode(png).decode()
+    lines = [f"{i}\t{code}\tWhich?\tred\tblue\tB" for i in range(6)]
+    (tmp_path / "data" / "MMBench_DEV_EN.tsv").write_text(
+        "\n".join(["index\timage\tquestion\tA\tB\tanswer", *lines]) + "\n"
+    )
+    return {"mixture": 2 + 3 + 4 + 6 + sum(N_ITEMS.values())}
+
+
+@pytest.mark.parametrize("recipe", ["mixture-of-six", "mixture-of-six-qwen2-vl"])
+def test_the_mixture_of_six_plans_from_its_files(
+    recipe: str, mixture: dict[str, int], flipbench: Flipbench
+) -> None:
+    """All of the six, also with nothing generated yet."""
+    config = [f"configs/contaminate/{recipe}.yaml", "--dry-run"]
+    planned = flipbench("contaminate", *config)
+    assert planned.status == 0, planned.err
+    head, *rows = planned.out.splitlines()
+    epochs, examples = head.index("epochs"), head.index("examples")
+    strategies = load_config(FOLDER / f"{recipe}.yaml").contaminate.strategies
+    for row in rows[: len(strategies)]:
+        n = int(row[examples : examples + len("examples")].replace(",", ""))
+        assert n == 3 * mixture["mixture"] and row[epochs : epochs + 6].strip() == "3"
