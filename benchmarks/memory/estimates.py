@@ -5,11 +5,11 @@
 
 Estimates are those of ``--dry-run``: `flipbench.models.footprint` and what builds on it. Measured
 is the peak resident memory of a process (on a GPU: allocated there) minus its memory before the
-model is loaded; except in training, loading itself does not count. Each case has a process of its own. Training: two steps of one example, then the
-check of the checkpoint. Answering: two questions are read, and replies of 64 tokens generated.
-Drawing: one guided step and the decoding of an image by a Flux of 0.4 billion random weights
-(5 double and 10 single blocks of width 1024, XLabs' layout of the ControlNet, FLUX.1-dev's
-autoencoder), without its text encoders.
+model is loaded; except in training, loading itself does not count. Each case has a process of its
+own. Training: two steps of one example, then the check of the checkpoint. Answering: two questions
+are read, and replies of 64 tokens generated. Drawing: one guided step and the decoding of an image
+by a Flux of 0.4 billion random weights (5 double and 10 single blocks of width 1024, XLabs' layout
+of the ControlNet, FLUX.1-dev's autoencoder), without its text encoders.
 """
 
 from __future__ import annotations
