@@ -93,6 +93,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "evaluate/published": (*SPINE, *JUDGED, "evaluate/cohort"),
     "pipelines": EVERYTHING,
     "pipelines/audit": EVERYTHING,
+    "pipelines/memory": EVERYTHING,
     "pipelines/population": EVERYTHING,
     "api": EVERYTHING,
     "commands": EVERYTHING,
@@ -103,6 +104,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 FORBIDDEN_TO_ALL = {
     "pipelines": {"api", "commands"},
     "pipelines/audit": {"api", "commands"},
+    "pipelines/memory": {"api", "commands"},
     "pipelines/population": {"api", "commands"},
     "api": {"commands"},
 }

@@ -39,8 +39,8 @@ from flipbench.contaminate.training.train import train_plan
 from flipbench.core.run import Run
 from flipbench.generate.editors.flux_editor import FluxEditorSpec, FluxSettings
 from flipbench.generate.footprint import Networks, draw_step, flux_phases, published
-from flipbench.models.vlm.footprint import answering_memory
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.pipelines.memory.answering import answering_memory
 from flipbench.prompting.prompts import LETTER_INSTRUCTION
 from flipbench.shapes.benchmark import shapes_vqa
 

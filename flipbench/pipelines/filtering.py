@@ -24,7 +24,7 @@ from flipbench.models.chat.cost import Spent
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.backends import api_cost, batch_size_for, missing_key
 from flipbench.pipelines.generation import generate
-from flipbench.pipelines.phases import memory_plan
+from flipbench.pipelines.memory.phases import memory_plan
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from flipbench.pipelines.backends import (
     missing_key,
     runs_here,
 )
-from flipbench.pipelines.phases import memory_plan
+from flipbench.pipelines.memory.phases import memory_plan
 
 
 def generate(

@@ -17,7 +17,7 @@ from flipbench.generate.captioners.api import APICaptioner
 from flipbench.models.vlm.local_chat import LocalChat
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.generation import generate
-from flipbench.pipelines.phases import memory_plan
+from flipbench.pipelines.memory.phases import memory_plan
 from tests.fixtures.command_line import Flipbench
 
 PARTS = '''

@@ -11,8 +11,8 @@ from PIL import Image
 
 from flipbench.config.local_models import ModelConfig
 from flipbench.core.errors import PrerequisiteError
-from flipbench.models.vlm.footprint import answering_memory
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.pipelines.memory.answering import answering_memory
 from tests.fixtures.allocations import Allocations
 
 TEXTS = ("What colour is the circle? " * 8, "Which?")

@@ -137,7 +137,7 @@ def _answering(model: ModelConfig, asked: Sequence[Question]) -> Need:
     weights = BYTES[model.dtype] * counts[""] if counts and "" in counts else None
     if not asked:
         return Need(what, weights)
-    from flipbench.models.vlm.footprint import answering_memory
+    from flipbench.pipelines.memory.answering import answering_memory
 
     blank = {ref: Image.new("RGB", (ref.width, ref.height)) for q in asked for ref in q.images}
     n_tokens = max(q.max_tokens for q in asked)
