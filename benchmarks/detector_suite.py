@@ -11,7 +11,7 @@ in one process. The table gives seconds (median; CPU time without a GPU, since o
 machine hardly changes it), the speed-up over the baseline of the same repeat (median and range),
 and how many letters and replies equal the baseline's. Tokens are those that the language model
 reads, padding included; beside them is the least number that any engine must read for the same
-questions, each asked once. ``--low`` prints how many answers a lower precision changes.
+questions, each asked once. Below is how much sharing changes, and with ``--low`` a lower precision.
 
 ``--image-tokens 576`` uses a model of LLaVA's class with random weights and that many tokens per
 image, like LLaVA-1.5; the shipped ones have 16.
@@ -137,6 +137,7 @@ def main() -> None:
         n_tokens: dict[str, int] = {}
         expected: dict[str, tuple[int, str]] = {}
         same: dict[str, str] = {}
+        given: dict[str, dict[str, Answer]] = {}
         with FlopCounterMode(display=False) as counted:  # and warm up
             exact = engine(vlm, distinct)
         for _ in range(args.repeats):
@@ -152,9 +153,7 @@ def main() -> None:
                     answers = answer_all()
                     seconds[name].append(clock() - start)
                 n_tokens[name] = count[0]
-                same[name] = agreement(distinct, expected, answers)
-                if model is not vlm:
-                    changed = changes(distinct, exact, answers)
+                same[name], given[name] = agreement(distinct, expected, answers), answers
         least = least_tokens(vlm, distinct, exact, store)
     print(
         f"{path if not args.image_tokens else 'LLaVA, random weights'}, {args.pairs} pairs,", end=""
@@ -171,8 +170,13 @@ def main() -> None:
         )
     print(f"\nleast tokens: {least:,}; the baseline's / the engine's: ", end="")
     print(f"{n_tokens['baseline'] / n_tokens['the engine']:.2f}")
-    if args.low:
-        print(f"changed by {args.low}: {changed}")
+    for name, reference in (
+        ("the engine", "the engine, nothing shared"),
+        (f"the engine, {args.low}", "the engine"),
+    ):
+        if name in given:
+            print(f"{name}, against {reference}: ", end="")
+            print(changes(distinct, given[reference], given[name]))
     reached = counted.get_total_flops() / statistics.median(seconds["the engine"]) / 1e12
     share = f", {reached / args.peak:.1%} of {args.peak:g}" if args.peak else ""
     print(f"the engine: {reached:.3g} TFLOP/s in products and attention{share}")
@@ -227,8 +231,14 @@ def least_tokens(
 
 
 def changes(probes: Sequence[Probe], exact: dict[str, Answer], answers: dict[str, Answer]) -> str:
-    """Return the shares of letters and replies that another precision changes."""
-    parts = []
+    """Return the shares of changed letters and replies, and the largest difference in nats."""
+    parts, largest = [], 0.0
+    for probe in probes:
+        a, b = exact[probe.id], answers[probe.id]
+        if isinstance(a, Response) and isinstance(b, Response):
+            for name in ("option_log_probs", "token_log_probs"):
+                values = zip(getattr(a, name), getattr(b, name), strict=True)
+                largest = max([largest, *(abs(x - y) for x, y in values)])
     for ask, what in (("choose", "letters"), ("generate", "replies")):
         pairs = [(exact[p.id], answers[p.id]) for p in probes if p.ask == ask]
         n = sum(
@@ -236,8 +246,8 @@ def changes(probes: Sequence[Probe], exact: dict[str, Answer], answers: dict[str
             or (a.choice, a.text) != (b.choice, b.text)
             for a, b in pairs
         )
-        parts.append(f"{what} {rate(Rate.exact(n, len(pairs)))}")
-    return ", ".join(parts)
+        parts.append(f"{rate(Rate.exact(n, len(pairs)))} of {what} changed")
+    return ", ".join([*parts, f"log-probabilities by at most {largest:.2g}"])
 
 
 def agreement(
