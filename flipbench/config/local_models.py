@@ -31,11 +31,11 @@ class ModelConfig(Value):
         " cropping them, in training and asking alike; none: leave them to the processor; auto:"
         " square for LLaVA-1.5, as its makers do, none for other models",
     )
-    cache_mib: int = Field(
-        default=2048,
+    cache_mib: int | None = Field(
+        default=None,
         ge=0,
-        description="memory for the keys and values of pictures and texts that are asked about; it"
-        " changes speed, not answers",
+        description="memory for the keys and values of pictures and texts that are asked about:"
+        " it changes speed, not answers; default: 2048, or a quarter of a GPU's free memory",
     )
 
 

@@ -67,8 +67,8 @@ class HuggingFaceVLM:
         See `four_bits` in `flipbench.models.vlm.loading`, and `padding_of` in ``checkpoints``.
     share_images : bool
         Read common images and beginnings once, if the family can (`flipbench.models.vlm.prefix`).
-    cache_mib : int
-        Memory for their keys and values, in MiB.
+    cache_mib : int, optional
+        Memory for their keys and values; default: 2048, or a quarter of a GPU's free memory.
 
     Raises
     ------
@@ -93,7 +93,7 @@ class HuggingFaceVLM:
         quantization: Quantization | None = None,
         image_padding: ImagePadding = "auto",
         share_images: bool = True,
-        cache_mib: int = 2048,
+        cache_mib: int | None = None,
     ) -> None:
         where = resolve_path(path)
         self.name = name or Path(path.removeprefix(PACKAGED)).name
@@ -127,7 +127,7 @@ class HuggingFaceVLM:
         self.model.eval().to(device)
         self._pad = self.tokenizer.pad_token_id or 0
         shares = share_images and can_share(self.model)
-        self._reader = Reader(self.model, self._pad, cache_mib << 20) if shares else None
+        self._reader = Reader(self.model, self._pad, cache_mib) if shares else None
         self.fingerprint = fingerprint(where, dtype, quantization=quantization, **loaded_as)
 
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:

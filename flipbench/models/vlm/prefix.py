@@ -1,8 +1,8 @@
 """Read what prompts have in common once: text before the pictures, pictures, question, reply.
 
-All prompts about the same pictures share the keys and values of these pictures, whatever they ask
-for. The texts that follow become trees, in which each distinct beginning stands once and a token
-sees only its own beginning; a forward pass reads several trees. Texts without pictures do the same.
+All prompts about the same pictures share their keys and values, whatever they ask for. The texts
+that follow become trees, in which each distinct beginning stands once and a token sees only its own
+beginning; a forward pass reads several trees. Texts without pictures do the same.
 """
 
 from __future__ import annotations
@@ -138,15 +138,14 @@ class Reader:
         See `can_share`. Pictures are read anew once its parameters have changed.
     pad : int
         The padding token.
-    budget : int
-        Bytes of keys and values. Half of them are for pictures that may be asked about again, the
-        oldest of which are dropped first, half for what is being read; the pictures of one passage
-        are read even if they need more.
+    mib : int, optional
+        MiB of keys and values; by default 2048, or a quarter of a GPU's free memory. Half are
+        for pictures that may be asked about again, the oldest of which are dropped first, half for
+        what is being read; a single passage is read even if it needs more.
     """
 
-    def __init__(self, model: Any, pad: int, budget: int) -> None:
+    def __init__(self, model: Any, pad: int, mib: int | None = None) -> None:
         self._model, self._pad = model, pad
-        # the module that stores the shift of multimodal rotary positions
         self._owner = next((m for m in model.modules() if "rope_deltas" in vars(m)), None)
         self._pictures: OrderedDict[Images, _Pictures] = OrderedDict()
         self._weights: tuple[int, ...] = ()
@@ -157,7 +156,10 @@ class Reader:
         heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
         size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
         per_token = 2 * text.num_hidden_layers * heads * size * model.dtype.itemsize
-        self._n_tokens = budget // (2 * per_token)
+        if mib is None:
+            on_gpu = model.device.type == "cuda"
+            mib = torch.cuda.mem_get_info(model.device)[0] >> 22 if on_gpu else 2048
+        self._n_tokens = (mib << 20) // (2 * per_token)
 
     def read(
         self, passages: Sequence[Passage], process: Callable[[Sequence[int]], Mapping[str, Any]]
@@ -169,9 +171,8 @@ class Reader:
         process : callable
             Returns the processor's output for the prompts of some passages, by their positions.
         """
-        weights = tuple(parameter._version for parameter in self._model.parameters())
-        if weights != self._weights:
-            self._weights = weights
+        before, self._weights = self._weights, tuple(p._version for p in self._model.parameters())
+        if before != self._weights:
             self.forget()
         for part in self._parts(passages):
             self._look(part, passages, process)
@@ -193,19 +194,17 @@ class Reader:
             known = self._pictures.get(images)
             n_before = (len(known.ids) if known else self._longest) if images else 0
             for row in rows:
-                n_text, n_new = (
-                    len(passages[row].prompt) + len(passages[row].more),
-                    passages[row].n_new,
-                )
-                needed = n_text + (n_before + n_text + n_new if n_new else 0)
-                needed += 0 if images in part else n_before
+                passage = passages[row]
+                n_text = len(passage.prompt) + len(passage.more)
+                needed = n_text + (n_before + n_text + passage.n_new if passage.n_new else 0)
+                more = 0 if images in part else n_before
                 # how long pictures are is only known once some have been read
                 first = any(part) and not self._longest and images not in part
-                if part and (first or n_tokens + needed > self._n_tokens):
+                if part and (first or n_tokens + more + needed > self._n_tokens):
                     yield part
-                    part, n_tokens = {}, 0
+                    part, n_tokens, more = {}, 0, n_before
                 part.setdefault(images, []).append(row)
-                n_tokens += needed
+                n_tokens += more + needed
         if part:
             yield part
 
@@ -250,9 +249,8 @@ class Reader:
             else value
             for name, value in processed.items()
         }
-        mask_bt = inputs["attention_mask"]
         if self._owner is None:
-            inputs["position_ids"] = (mask_bt.cumsum(-1) - 1).clamp(min=0)
+            inputs["position_ids"] = (inputs["attention_mask"].cumsum(-1) - 1).clamp(min=0)
         cache = self._model.base_model(**inputs, use_cache=True).past_key_values
         self._longest = max(self._longest, width)
         for i, (passage, head, ids) in enumerate(zip(passages, heads, expanded, strict=True)):
@@ -280,8 +278,10 @@ class Reader:
             trees += [(seen, tree) for tree in token_trees(rests, _PER_TREE)]
         reading, states = Reading(), list[torch.Tensor]()
         for batch in by_length([len(tree.tokens) for _, tree in trees], self._cost):
-            n = max(1, self._per_pass // max(1, len(trees[batch[-1]][1].tokens)))
-            for some in batched(batch, n):
+            width = max(1, len(trees[batch[-1]][1].tokens))
+            n_before = max(len(trees[i][0].ids) for i in batch)
+            n = min(self._per_pass // width, self._n_tokens // (n_before + width))
+            for some in batched(batch, max(1, n)):
                 self._pass([trees[i] for i in some], passages, reading, states)
         if states:
             reading.states = torch.cat(states)
