@@ -25,6 +25,7 @@ FILES = ("scores.parquet", "items.parquet", "lineages.csv")
 MISSING = "These results have too few lineages, or too few kinds, for this table."
 KEYS = (
     "overview",
+    "controls",
     "power",
     "alarms",
     "auroc",

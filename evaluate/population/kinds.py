@@ -10,6 +10,8 @@ import pandas as pd
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell, rate_cell
 
+from ..detectors.registry import DETECTORS
+from ..protocol.grid import KINDS
 from ..statistics.design_effect import ClusteredRate
 from ..statistics.roc import Separation, separation
 from .results import AS_MADE, CLEAN, CONTAMINATED, CONTROL, Results, Rule, flagged, suspicion
@@ -70,6 +72,33 @@ def overview(results: Results) -> Table:
             Column("Needs a clean model", numeric=False),
         ),
         (("", tuple(row for _, row in rows)),),
+    )
+
+
+def controls(results: Results) -> Table | None:
+    """Return what each detector catches among the kinds it is made for, and among the others."""
+    if "shows" not in results.scores:
+        return None
+    rows = []
+    for rule in results.default_rules:
+        made_for = DETECTORS[rule.detector].about.catches
+        found = results.of(rule, CONTAMINATED)
+        found = found[found["shows"].isin(list(KINDS))]
+        own = found["shows"].isin(list(made_for))
+        cells = (Cell(", ".join(made_for)), rate_cell(flagged(found[own])))
+        rows.append(Row(rule.title, (*cells, rate_cell(flagged(found[~own])))))
+    return Table(
+        "controls",
+        "Positive controls: models whose training showed what the detector is made for. Negative"
+        " controls: contaminated models whose training showed something else, which it need not"
+        " see. Washed models, and texts in another order than the file's, are in neither.",
+        "Detector",
+        (
+            Column("Made for", numeric=False),
+            Column("Positive controls caught, %"),
+            Column("Negative controls caught, %"),
+        ),
+        (("", tuple(rows)),),
     )
 
 

@@ -12,7 +12,7 @@ from flipbench.reporting.tables import Table
 
 from .agreement import agreement
 from .items import audits, power_by_items
-from .kinds import by_kind, conditions, doses, models, overview
+from .kinds import by_kind, conditions, controls, doses, models, overview
 from .results import CONTAMINATED, CONTROL, Results, flagged
 from .rules import calibrate, decision_tree
 
@@ -30,6 +30,7 @@ def tables_of(results: Results) -> list[Table]:
     """Return every table that the results allow."""
     made = [
         overview(results),
+        controls(results),
         *by_kind(results),
         conditions(results),
         doses(results, BY_DOSE),

@@ -152,7 +152,7 @@ def _in_folder(folder: Path) -> list[Lineage]:
     if any("name" not in row for row in rows):
         raise DataError(f"{path}: the column 'name' is missing")
     return [
-        Lineage(row["name"], str(folder / row["name"]), dict(row))
+        Lineage(row["name"], str(folder / row["name"]), {"class": row.get("family", ""), **row})
         for row in rows
         if (folder / row["name"] / "config.json").exists()
     ]

@@ -123,7 +123,7 @@ def _last(assembly: Assembly, trained: Sequence[TrainedPlan]) -> list[ModelUnder
 
 
 def _arms(unit: Unit, models: Sequence[ModelUnderTest]) -> dict[str, Row]:
-    """Return kind, arm and dose of each model, by fingerprint."""
+    """Return kind, arm, dose, and what its training showed of each model, by fingerprint."""
     arms: dict[str, Row] = {}
     for subject in models:
         model = subject.model
@@ -134,6 +134,7 @@ def _arms(unit: Unit, models: Sequence[ModelUnderTest]) -> dict[str, Row]:
             "kind": kind,
             "arm": arm,
             "dose": model.dose or 0,
+            "shows": model.kind,
         }
     return arms
 

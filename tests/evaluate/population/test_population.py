@@ -48,6 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for kind, arm in ARMS:
             dose = 4 if arm == "contaminated" else 0
             model = {"lineage": f"l{lineage}", "kind": kind, "arm": arm, "dose": dose}
+            model["shows"] = {"letters": "letters", "texts": "whole texts"}.get(kind, "")
             for rule in (GAP, CONFIDENCE, ORDER, RELATIVE):
                 found = _score(lineage, kind, arm, rule, rng)
                 for condition in ("as made", "blur 7") if rule != ORDER else ("as made",):
@@ -99,6 +100,13 @@ def test_rates_count_models_and_know_their_lineages(results: Results) -> None:
     power_by_kind, alarms, auroc = map(cells, kinds.by_kind(results))
     assert power_by_kind["letters"][0].startswith("4/8") and alarms["letters"][0].startswith("0/8")
     assert auroc["letters"][1].startswith("1.00") and "1.00" not in auroc["texts"][1].split()[0]
+
+
+def test_a_detector_is_held_to_what_it_is_made_for(results: Results) -> None:
+    rows = cells(kinds.controls(results))
+    made_for, own, others = rows["Perturbation gap"]
+    assert "letters" in made_for and "whole texts" not in made_for
+    assert own.startswith("50.0 (4/8)") and others.startswith("0.0 (0/8)")
 
 
 def test_conditions_are_compared_on_their_own_kinds(results: Results) -> None:
