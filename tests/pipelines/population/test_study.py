@@ -165,6 +165,11 @@ def test_a_study_is_trained_asked_collected_and_not_repeated(
         ("letters", "control", 0),
     ]
     assert set(scores["condition"]) == {"as made", "blur 4"}
+    shown = scores[scores["arm"] == "contaminated"].groupby("kind", observed=True)["shows"].unique()
+    assert {kind: list(x) for kind, x in shown.items()} == {
+        "captions only": ["image-caption"],
+        "letters": ["letters"],
+    }
     assert len(items) == 5 * 8 and items["member"].all()
     gaps = scores[(scores["rule"] == "mcnemar") & (scores["condition"] == "as made")]
     for _, row in gaps.iterrows():
