@@ -29,15 +29,19 @@ def contact_sheet(benchmark: PairedBenchmark, path: Path, n_pairs: int = 6) -> N
     from matplotlib.figure import Figure
 
     pairs = _spread(benchmark.pairs, n_pairs, lambda pair: pair.original)
-    n_rows = -(-len(pairs) // 3)
-    figure = Figure(figsize=(11.4, 2.75 * n_rows), dpi=120, layout="constrained")
-    cells = figure.subfigures(n_rows, 3, squeeze=False)
-    for cell, pair in zip(cells.flat, pairs, strict=False):
+    sides = [{"original": pair.original, "perturbed": pair.perturbed} for pair in pairs]
+    shown = [{side: item.images[_first_changed(pair, item)] for side, item in both.items()}
+             for pair, both in zip(pairs, sides, strict=True)]  # fmt: skip
+    tallest = [max(ref.height / ref.width for ref in refs.values()) for refs in shown]
+    heights = [0.85 + 1.8 * max(tallest[at : at + 3]) for at in range(0, len(pairs), 3)]
+    figure = Figure(figsize=(11.4, sum(heights)), dpi=120, layout="constrained")
+    cells = figure.subfigures(len(heights), 3, squeeze=False, height_ratios=heights)
+    for cell, pair, both, refs in zip(cells.flat, pairs, sides, shown, strict=False):
         title = "\n".join(textwrap.wrap(pair.original.question, 44))
         cell.suptitle(title, fontsize=10, fontweight="bold")
-        sides = {"original": pair.original, "perturbed": pair.perturbed}
-        for axes, (side, item) in zip(cell.subplots(1, 2), sides.items(), strict=True):
-            axes.imshow(benchmark.images.open(item.images[_first_changed(pair, item)]))
+        for axes, (side, item) in zip(cell.subplots(1, 2), both.items(), strict=True):
+            axes.imshow(benchmark.images.open(refs[side]))
+            axes.set_anchor("N")
             axes.set_xticks([])
             axes.set_yticks([])
             letter = "" if item.answer is None else f"{LETTERS[item.answer]}. "

@@ -1,4 +1,5 @@
-// The two images: one zoom and, if they can be compared point by point, one scale; side by side or flipped in place.
+// The two images: one zoom and, if they can be compared point by point, one scale. Side by side, flipped in place, or
+// one over the other with a divider between them or as their difference.
 
 const stage = document.getElementById("stage");
 const figures = { left: document.getElementById("left"), right: document.getElementById("right") };
@@ -8,7 +9,9 @@ const PHONE_SHARE = document.querySelector(".many") ? 0.36 : 0.55; // of the hei
 const MAX_ZOOM = 16;
 const MARGIN = 10;
 let shown = {}; // name → {img, width, height, fit}
-let view = { flipped: narrow.matches, front: "right" };
+const OVERLAYS = ["swipe", "difference"];
+const divider = document.getElementById("divider");
+let view = { mode: narrow.matches ? "flip" : "beside", front: "right" };
 let zoom = { scale: 1, x: 0, y: 0 };
 
 export function load(picture) {
@@ -48,15 +51,15 @@ function missing() {
 
 export function flip() {
   if (!shown.left) return null;
-  view.front = view.flipped && view.front === "right" ? "left" : "right";
-  if (!view.flipped) view.front = "left";
-  view.flipped = true;
+  view.front = view.mode === "flip" && view.front === "left" ? "right" : "left";
+  view.mode = "flip";
   layout();
   return view.front;
 }
 
-export function beside() {
-  view.flipped = false;
+export function look(mode) {
+  if (OVERLAYS.includes(mode) && !(sameScale && shown.left && shown.right)) return;
+  view = { mode, front: "right" };
   layout();
 }
 
@@ -85,10 +88,20 @@ export function isZoomed() {
 function layout() {
   const names = Object.keys(shown);
   if (!names.length) return;
-  const single = view.flipped || names.length === 1;
+  const both = names.length > 1;
+  const overlay = both && OVERLAYS.includes(view.mode);
+  const single = view.mode !== "beside" || !both;
   stage.classList.toggle("one", single);
+  for (const mode of OVERLAYS) stage.classList.toggle(mode, overlay && view.mode === mode);
+  stage.querySelector(".under")?.remove();
+  divider.hidden = !(overlay && view.mode === "swipe");
+  if (overlay) {
+    const under = shown.left.img.cloneNode();
+    under.className = "under";
+    shown.right.img.before(under);
+  }
   for (const [name, figure] of Object.entries(figures)) {
-    figure.hidden = !shown[name] || (single && names.length > 1 && name !== view.front);
+    figure.hidden = !shown[name] || (single && both && name !== view.front);
   }
   const gap = parseFloat(getComputedStyle(stage).columnGap) || 0;
   const room = single ? stage.clientWidth : (stage.clientWidth - gap) / 2;
@@ -103,10 +116,11 @@ function layout() {
     frame.style.width = `${Math.round(picture.width * picture.fit)}px`;
     frame.style.height = `${Math.round(picture.height * picture.fit)}px`;
   }
-  for (const [id, pressed] of [["flip", single], ["beside", !single]]) {
-    const button = document.getElementById(id);
-    button.disabled = names.length === 1;
-    button.setAttribute("aria-pressed", String(pressed && names.length > 1));
+  for (const mode of ["flip", "beside", ...OVERLAYS]) {
+    const button = document.getElementById(mode);
+    if (!button) continue; // pictures of different kinds cannot lie on each other
+    button.disabled = !both;
+    button.setAttribute("aria-pressed", String(both && view.mode === mode));
   }
   paint();
 }
@@ -116,7 +130,9 @@ function paint() {
     const x = clamp(zoom.x, (width * fit * (zoom.scale - 1)) / 2);
     const y = clamp(zoom.y, (height * fit * (zoom.scale - 1)) / 2);
     [zoom.x, zoom.y] = [x, y];
-    img.style.transform = zoom.scale > 1 ? `translate(${x}px, ${y}px) scale(${zoom.scale})` : "";
+    const under = img.previousElementSibling;
+    const moved = zoom.scale > 1 ? `translate(${x}px, ${y}px) scale(${zoom.scale})` : "";
+    for (const each of under ? [under, img] : [img]) each.style.transform = moved;
   }
   stage.classList.toggle("zoomed", isZoomed());
 }
@@ -153,6 +169,8 @@ for (const figure of Object.values(figures)) {
 }
 new ResizeObserver(layout).observe(stage);
 narrow.addEventListener("change", () => {
-  view.flipped = narrow.matches;
-  layout();
+  look(narrow.matches ? "flip" : "beside");
 });
+const divide = () => stage.style.setProperty("--at", `${100 - divider.value}%`);
+divider.addEventListener("input", divide);
+divide();

@@ -247,7 +247,9 @@ const KEYS = {
   z: undo,
   n: () => $("note").focus(),
   f: flip,
-  s: pictures.beside,
+  s: () => pictures.look("beside"),
+  w: () => pictures.look("swipe"),
+  d: () => pictures.look("difference"),
   c: () => toggle("details"),
   o: () => toggle("others"),
   "+": () => pictures.zoomBy(1.5),
@@ -310,7 +312,9 @@ $("done-undo").addEventListener("click", undo);
 $("back").addEventListener("click", KEYS.ArrowLeft);
 $("next").addEventListener("click", KEYS.ArrowRight);
 $("flip").addEventListener("click", flip);
-$("beside").addEventListener("click", pictures.beside);
+for (const mode of ["beside", "swipe", "difference"]) {
+  $(mode)?.addEventListener("click", () => pictures.look(mode));
+}
 $("larger").addEventListener("click", () => pictures.zoomBy(1.5));
 $("smaller").addEventListener("click", () => pictures.zoomBy(1 / 1.5));
 $("help-button").addEventListener("click", () => $("help").showModal());

@@ -138,6 +138,19 @@ def test_a_contact_sheet_shows_the_images_that_differ(
     assert set(opened) == expected and len(expected) == 6
 
 
+def test_a_contact_sheet_leaves_no_gap_above_landscape_pictures(tmp_path: Path) -> None:
+    store = ImageStore(tmp_path / "images")
+    heights = []
+    for width, height in ((320, 180), (320, 320)):
+        refs = [store.put_image(Image.new("RGB", (width, height), c), c) for c in ("red", "blue")]
+        texts = ("a", "b", "c", "d")
+        items = [make_item(f"{height}", "Why?", texts, at, ref, "c") for at, ref in enumerate(refs)]
+        sheet = tmp_path / f"{height}.png"
+        contact_sheet(PairedBenchmark("x", (Pair(*items, ""),) * 3, store, {}), sheet)
+        heights.append(Image.open(sheet).height)
+    assert heights[1] - heights[0] == pytest.approx(1.8 * (1 - 180 / 320) * 120, abs=2)
+
+
 def test_a_contact_sheet_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "pairs.png").mkdir()
     with pytest.raises(DataError, match=r"pairs\.png: cannot be written"):

@@ -203,6 +203,29 @@ def test_pictures_share_one_scale_and_one_zoom(serve: Any, visit: Visit) -> None
     assert frames[0].is_visible() and frames[1].is_visible()
 
 
+def test_one_picture_over_the_other_with_a_divider_or_as_their_difference(
+    serve: Any, visit: Visit
+) -> None:
+    page = visit(serve().address + "?show=all&pair=2")
+    left, right = (page.locator(f"#{name}") for name in ("left", "right"))
+    upper = right.locator(".frame img").last
+    style = "(image, name) => getComputedStyle(image)[name]"
+    page.keyboard.press("w")
+    assert right.locator(".frame img").count() == 2 and not left.is_visible()
+    assert right.locator(".under").get_attribute("src") == left.locator("img").get_attribute("src")
+    page.get_by_role("slider").fill("25")
+    assert "75%" in upper.evaluate(style, "clipPath")
+    page.keyboard.press("+")
+    moved = [image.evaluate("i => i.style.transform") for image in right.locator("img").all()]
+    assert moved == ["translate(0px, 0px) scale(1.5)"] * 2
+    page.get_by_role("button", name="Difference").click()
+    assert upper.evaluate(style, "mixBlendMode") == "difference"
+    assert not page.get_by_role("slider").is_visible()
+    assert accessibility_violations(page) == []
+    page.keyboard.press("s")
+    assert left.is_visible() and right.locator(".frame img").count() == 1
+
+
 def test_the_next_pairs_are_preloaded(serve: Any, visit: Visit) -> None:
     page = visit(serve().address)
     loaded = "performance.getEntriesByType('resource').filter((e) => e.name.includes('/images/'))"
