@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from flipbench.evaluate.protocol.detector import About
     from flipbench.evaluate.statistics.power import Design
+    from flipbench.reporting.tables import Table
 
 
 @dataclass(frozen=True, repr=False)
@@ -47,6 +48,25 @@ class DetectorTable:
             for about in self.abouts
         ]
         return pd.DataFrame(rows)
+
+    def overview(self) -> Table:
+        """Return one short row for each detector."""
+        from flipbench.reporting.tables import Cell, Column, Row, Table
+
+        rows = [
+            Row(
+                about.name,
+                (
+                    Cell(", ".join(sorted(about.needs))),
+                    Cell("yes" if about.needs_clean_model() else "no"),
+                    Cell(about.evidence or "not graded"),
+                ),
+            )
+            for about in self.abouts
+        ]
+        heads = ("Needs", "Clean model", "Evidence")
+        columns = tuple(Column(head, numeric=False) for head in heads)
+        return Table("detectors", "", "Detector", columns, (("", tuple(rows)),))
 
     def markdown(self) -> str:
         """Return the table of docs/papers.md."""

@@ -23,6 +23,7 @@ from flipbench import __version__
 
 if TYPE_CHECKING:
     from flipbench.pipelines.assembly import Assembly
+    from flipbench.reporting.tables import Table
 
 app = typer.Typer(
     help="""Answer-flipped benchmarks, controlled contamination, contamination detectors.
@@ -133,6 +134,35 @@ def say(text: str) -> int:
     """Print for people; return exit status 0."""
     print(text)
     return 0
+
+
+def say_markdown(text: str) -> int:
+    """Print Markdown: as aligned tables on a terminal, as it is into a file or pipe."""
+    if not sys.stdout.isatty():
+        return say(text)
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    Console().print(Markdown(text))
+    return 0
+
+
+def say_aligned(table: Table) -> int:
+    """Print a table with aligned columns, as wide as the terminal; whole lines into a pipe."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table as Columns
+
+    columns = Columns(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    columns.add_column(table.stub, no_wrap=True)
+    for column in table.columns:
+        columns.add_column(column.header, justify="right" if column.numeric else "left")
+    for row in table.rows:
+        columns.add_row(row.header, *(cell.plain() for cell in row.cells))
+    console = Console() if sys.stdout.isatty() else Console(width=200)
+    with console.capture() as captured:
+        console.print(columns, markup=False, highlight=False)
+    return say("\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()))
 
 
 def finish(reports: Sequence[object], *, quiet: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -20,6 +20,8 @@ from flipbench.commands import (
     assemble,
     finish,
     say,
+    say_aligned,
+    say_markdown,
 )
 from flipbench.core.errors import ConfigError, DataError
 
@@ -45,11 +47,14 @@ def detectors(
     ] = None,
     markdown: Annotated[bool, typer.Option(help="print the table of docs/papers.md")] = False,
 ) -> None:
-    """List the detectors: paper, access they need, and how they differ from the paper."""
+    """List the detectors; with names: papers, rules, what they need and how they differ."""
     import flipbench as fb
 
     table = fb.detectors(names or ())
-    say(table.markdown() if markdown else str(table))
+    if markdown or names:
+        raise typer.Exit(say(table.markdown() if markdown else str(table)))
+    say_aligned(table.overview())
+    say("flipbench detectors NAME says more of one.")
 
 
 @app.command(rich_help_panel=MODELS)
@@ -198,7 +203,7 @@ def validate(
         study = results.read_results(models)
         if out is not None:
             page.write_page(study, out)
-        raise typer.Exit(say(page.markdown(study)))
+        raise typer.Exit(say_markdown(page.markdown(study)))
     result = fb.validate(
         models,
         items,
@@ -212,7 +217,7 @@ def validate(
 
         say(frame_csv(result.to_frame()))
     else:
-        say(result.markdown())
+        say_markdown(result.markdown())
 
 
 @app.command(rich_help_panel=MODELS)
@@ -286,7 +291,7 @@ def claims(
 
     checked = check_claims(read_claims(path), path.parent)
     table = claims_table(checked)
-    say(writers.markdown(table))
+    say_markdown(writers.markdown(table))
     if out is not None:
         say(str(writers.write_tables([table], out, "claims.md", "Claims and their evidence")))
     raise typer.Exit(0 if all(one.as_known for one in checked) else 1)
@@ -295,7 +300,11 @@ def claims(
 @app.command(rich_help_panel=MODELS)
 def detect(
     model: Annotated[
-        str, typer.Option(help="a checkpoint folder, a hub id, shapes:llava, or a server's name")
+        str,
+        typer.Option(
+            help="a checkpoint folder, a hub id (hf:ID too), shapes:llava, a server's name; or hf,"
+            " vllm, openai with --model-args"
+        ),
     ],
     benchmark: Annotated[
         Path, typer.Option(help="a paired benchmark, a run directory with one, or its YAML")
@@ -328,6 +337,10 @@ def detect(
     base_url: Annotated[
         str, typer.Option(help="an OpenAI-compatible server that has --model (vLLM, SGLang, …)")
     ] = "",
+    model_args: Annotated[
+        str,
+        typer.Option(help="as in other kits, e.g. base_url=http://host:8000/v1,model=NAME"),
+    ] = "",
     judged_by: JudgedBy = "",
     diagnose: Annotated[
         bool, typer.Option("--diagnose", help="ask about the items that fell, and say why they did")
@@ -344,26 +357,32 @@ def detect(
     With --base-url, a model or reference without a folder is a name on that server.
     """
     from flipbench.api.detection import examined
+    from flipbench.commands.model_names import named_model
     from flipbench.pipelines.detection import DetectionSettings, count_work, plan
 
+    named = named_model(model, model_args, base_url)
+    options: dict[str, Any] = {
+        "batch_size": batch_size,
+        "dtype": dtype,
+        "device": device,
+        "quantization": quantization,
+        "image_padding": image_padding,
+        **named.settings,
+    }
     settings = DetectionSettings(
-        base_url or model,
+        named.base_url or named.name,
         benchmark,
         reference or (),
         [name.strip() for name in detectors.split(",") if name.strip()],
         out,
         ask,
-        name=model if base_url else "",
+        name=named.name if named.base_url else "",
         judged_by=judged_by,
         limit=limit,
-        batch_size=batch_size,
-        dtype=dtype,
-        device=device,
-        quantization=quantization,
-        image_padding=image_padding,
         progress=not quiet,
         command="flipbench " + shlex.join(sys.argv[1:]),
         diagnose=diagnose,
+        **options,
     )
     planned = plan(settings)
     if dry_run:

@@ -285,14 +285,17 @@ def test_a_keyboard_interrupt_explains_how_to_continue(
     assert result.err == "flipbench: stopped; the same command continues\n"
 
 
-def test_detectors_lists_paper_access_and_deviations(flipbench: Flipbench) -> None:
+def test_detectors_are_listed_a_line_each_and_told_whole_by_name(flipbench: Flipbench) -> None:
     result = flipbench("detectors")
     assert result.status == 0
-    for name in ("perturbation_gap", "circular_eval", "choice_confusion", "text_only_leakage"):
-        assert re.search(rf"^{name}$", result.out, re.M)
-    blocks = result.out.strip().split("\n\n")
-    assert len(blocks) >= 4
-    for block in blocks:
+    lines = result.out.strip().splitlines()
+    names = ("perturbation_gap", "circular_eval", "choice_confusion", "text_only_leakage")
+    rows = {line.split()[0]: line for line in lines}
+    assert {*names} <= {*rows}
+    assert "choose or generate" in rows["perturbation_gap"]
+    whole = flipbench("detectors", *names).out.strip().split("\n\n")
+    assert [block.splitlines()[0] for block in whole] == list(names)
+    for block in whole:
         for part in ("contaminated:", "needs ", "clean model", "differs from the paper:"):
             assert part in block, block
         assert not block.rstrip().endswith("differs from the paper:")

@@ -1,0 +1,99 @@
+"""Models named as other kits name them: ``hf:ID``, ``--model vllm --model-args base_url=…``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from flipbench.core.errors import ConfigError
+
+_LOCAL = ("hf", "hf-multimodal")
+_SERVED = ("vllm", "sglang", "openai", "local-chat-completions")
+_LOCAL_NAMES = ("pretrained", "path", "model")
+_SERVED_NAMES = ("model", "model_name", "pretrained", "name")
+_SETTINGS: dict[str, tuple[str, ...]] = {
+    "dtype": ("float32", "bfloat16", "float16"),
+    "quantization": ("4bit",),
+    "image_padding": ("auto", "square", "none"),
+    "device": (),
+    "batch_size": (),
+}
+"""What may be given beside a model, with the values allowed; any if there are none."""
+
+
+@dataclass(frozen=True)
+class NamedModel:
+    """A model on a server if ``base_url`` is set, else a path or hub id.
+
+    ``settings`` are those given beside it, by the names of this program's options.
+    """
+
+    name: str
+    base_url: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def named_model(model: str, args: str = "", base_url: str = "") -> NamedModel:
+    """Return the model that ``--model``, ``--model-args`` and ``--base-url`` name.
+
+    Besides a path, a hub id and a server's name, this reads what lm-evaluation-harness and
+    lmms-eval call models: ``hf`` with ``pretrained=ID``, and ``vllm``, ``sglang``, ``openai`` or
+    ``local-chat-completions`` with ``base_url=URL,model=NAME``.
+
+    Raises
+    ------
+    ConfigError
+        If an argument is no ``name=value``, is unknown, or a needed one is missing.
+
+    Examples
+    --------
+    >>> named_model("hf:llava-hf/llava-1.5-7b-hf").name
+    'llava-hf/llava-1.5-7b-hf'
+    >>> named_model("vllm", "base_url=http://localhost:8000/v1,model=llava").base_url
+    'http://localhost:8000/v1'
+    """
+    given = _parsed(args)
+    kind, colon, rest = model.partition(":")
+    if kind == "hf" and colon:
+        return NamedModel(rest, base_url, _settings(given, args))
+    if model in _SERVED and (given or base_url):
+        url = given.pop("base_url", base_url)
+        name = _first(given, _SERVED_NAMES)
+        if not url or not name:
+            raise ConfigError(f"--model {model} needs --model-args base_url=URL,model=NAME")
+        return NamedModel(name, url.removesuffix("/chat/completions"), _settings(given, args))
+    if model in _LOCAL and given:
+        if not (name := _first(given, _LOCAL_NAMES)):
+            raise ConfigError(f"--model {model} needs --model-args pretrained=ID_OR_FOLDER")
+        return NamedModel(name, base_url, _settings(given, args))
+    return NamedModel(model, given.pop("base_url", base_url), _settings(given, args))
+
+
+def _parsed(args: str) -> dict[str, str]:
+    parts = [part.strip() for part in args.split(",") if part.strip()]
+    if odd := [part for part in parts if "=" not in part]:
+        raise ConfigError(f"--model-args: write name=value, with commas between; got {odd[0]!r}")
+    return dict(part.split("=", 1) for part in parts)
+
+
+def _first(given: dict[str, str], names: tuple[str, ...]) -> str:
+    """Take the first of ``names`` that is given; empty if none is."""
+    return next((given.pop(name) for name in names if name in given), "")
+
+
+def _settings(given: Mapping[str, str], args: str) -> dict[str, Any]:
+    if unknown := sorted(set(given) - {*_SETTINGS}):
+        raise ConfigError(
+            f"--model-args {args}: {unknown[0]!r} is not known; there are base_url, model,"
+            f" pretrained, {', '.join(_SETTINGS)}"
+        )
+    for name, value in given.items():
+        if (allowed := _SETTINGS[name]) and value not in allowed:
+            raise ConfigError(f"--model-args {name}={value}: it may be {', '.join(allowed)}")
+    settings: dict[str, Any] = dict(given)
+    if (size := given.get("batch_size")) is not None:
+        if not (size.isascii() and size.isdigit() and int(size) > 0):
+            raise ConfigError(f"--model-args batch_size={size}: give a whole number above 0")
+        settings["batch_size"] = int(size)
+    return settings
