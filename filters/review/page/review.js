@@ -272,7 +272,8 @@ function digit(value) {
 document.addEventListener("keydown", (event) => {
   const { key, target } = event;
   if (document.querySelector("dialog[open]")) return;
-  if (target.matches("input, select, textarea")) {
+  if (target.type === "range" && key.startsWith("Arrow")) return; // moves the divider
+  if (target.matches("input:not([type=range]), select, textarea")) {
     if (target.id === "note" && (key === "Enter" || key === "Escape")) target.blur();
     return;
   }
