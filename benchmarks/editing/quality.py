@@ -5,8 +5,8 @@
 
 Redraws the first items of shapes-vqa with `shapes:flux` under each setting, and has the pixel
 oracle and the two tiny models, blind, judge every picture. Prints a Markdown table of the pairs
-that are kept. Every setting has a run directory of its own; run it again to go on after an
-interruption.
+that are kept, and of the things that stay as they were. Every setting has a run directory of its
+own; run it again to go on after an interruption.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from flipbench.reporting.figures import LIGHT, settings
 from flipbench.reporting.tables import Column, Row, Table, rate_cell
 from flipbench.reporting.writers import markdown
 from flipbench.shapes.benchmark import family_of, scene_of
+from flipbench.shapes.reading import read_picture
 from flipbench.shapes.scene import Scene
 from flipbench.shapes.wording import describe
 
@@ -119,10 +120,15 @@ class Ablated:
 
 @dataclass(frozen=True)
 class Kept:
-    """The pairs that the oracle keeps, and those that both models keep."""
+    """The pairs that the oracle keeps (also by item), and those that both models keep.
+
+    ``stayed`` counts, of the things that the change leaves as they are, those that it does.
+    """
 
     oracle: Count
     models: Count
+    stayed: Count
+    by_oracle: frozenset[str]
 
 
 def measured(changes: JsonDict, run: Path, n_items: int, n_workers: int) -> Kept:
@@ -131,6 +137,7 @@ def measured(changes: JsonDict, run: Path, n_items: int, n_workers: int) -> Kept
     assembly = open_experiment(CONFIG, overrides, n_workers=n_workers, progress=False)
     candidates, _ = generate(assembly)
     edited = {c.edit.id: c.edit.image.sha256 for c in candidates if c.edit}
+    item_of = {c.edit.id: c.item.id for c in candidates if c.edit}
     judges = assembly.judges
     rate(candidates, judges, assembly.run, Policy(rules=()), assembly.options(64))
     keeps = {
@@ -142,7 +149,23 @@ def measured(changes: JsonDict, run: Path, n_items: int, n_workers: int) -> Kept
     return Kept(
         Count(k=sum((oracle, edit) in keeps for edit in edited), n=len(candidates)),
         Count(k=sum(all((m, e) in keeps for m in models) for e in edited), n=len(candidates)),
+        things_left(candidates, assembly.run.images),
+        frozenset(item_of[edit] for edit in edited if (oracle, edit) in keeps),
     )
+
+
+def things_left(candidates: Sequence[Candidate], images: ImageStore) -> Count:
+    """Read the things off the edits that should be as in the original, in colour and shape."""
+    k = n = 0
+    for candidate in candidates:
+        assert candidate.flip is not None
+        family, before = family_of(candidate), scene_of(candidate)
+        wanted = family.scenes[family.options.index(candidate.flip.new_text)]
+        read = read_picture(images.open(candidate.edit.image)).things if candidate.edit else ()
+        seen, old = ({(t.cell, t.shape, t.color) for t in some} for some in (read, before.things))
+        alike = {(t.cell, t.shape, t.color) for t in wanted.things} & old
+        k, n = k + len(alike & seen), n + len(alike)
+    return Count(k=k, n=n)
 
 
 def table_of(results: dict[str, dict[str, Kept]]) -> Table:
@@ -151,13 +174,20 @@ def table_of(results: dict[str, dict[str, Kept]]) -> Table:
         (
             factor,
             tuple(
-                Row(value, tuple(rate_cell(Rate.wilson(c.k, c.n)) for c in (k.oracle, k.models)))
+                Row(
+                    value,
+                    tuple(rate_cell(Rate.wilson(c.k, c.n)) for c in (k.oracle, k.models, k.stayed)),
+                )
                 for value, k in values.items()
             ),
         )
         for factor, values in results.items()
     )
-    columns = (Column("kept by the oracle, %"), Column("kept by both tiny models, %"))
+    columns = (
+        Column("kept by the oracle, %"),
+        Column("kept by both tiny models, %"),
+        Column("other things as before, %"),
+    )
     return Table("quality", "", "setting", columns, groups)
 
 
@@ -218,8 +248,10 @@ def main() -> None:
             if key not in known:
                 name = re.sub(r"\W+", "-", f"{factor} {value}") if changes else "base"
                 known[key] = measured(changes, args.out / name, args.items, args.workers)
-                oracle, models = known[key].oracle, known[key].models
-                print(f"{name}: oracle {oracle.k}/{oracle.n}, models {models.k}/{models.n}")
+                kept = known[key]
+                counts = {"oracle": kept.oracle, "models": kept.models, "stay": kept.stayed}
+                shown = (f"{rater} {count.k}/{count.n}" for rater, count in counts.items())
+                print(f"{name}: {', '.join(shown)}", flush=True)
             results.setdefault(factor, {})[value] = known[key]
     print(f"\n{markdown(table_of(results))}")
     if args.figure:
