@@ -113,6 +113,7 @@ def test_a_conversation_is_one_row_with_all_its_answers(tmp_path: Path) -> None:
     assert example.subject == "c.json[0]" and len(example.images) == 1
 
 
+@pytest.mark.slow
 def test_a_large_file_is_not_held_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "c.jsonl"
     line = json.dumps(talk("What is this? " * 50, "It is a star. " * 50))

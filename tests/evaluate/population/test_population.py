@@ -176,6 +176,7 @@ def test_detectors_that_see_the_same_models_agree(results: Results) -> None:
     assert float(rows["Perturbation gap"][1]) > 0.2
 
 
+@pytest.mark.slow
 def test_one_command_makes_every_table(folder: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["validate", str(folder), "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
