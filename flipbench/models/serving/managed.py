@@ -24,7 +24,6 @@ from flipbench.models.vlm.checkpoints import (
     read_object,
     resolve_path,
 )
-from flipbench.models.vlm.processors import load_processor
 from flipbench.models.vlm.served import APIVLM
 
 RECORD = "server.json"
@@ -174,6 +173,8 @@ class ManagedVLM:
 
     @property
     def _pads(self) -> bool:
+        from flipbench.models.vlm.processors import load_processor  # imports torch: seconds
+
         trust = self.weights.trust_remote_code
         processor = load_processor(
             self._path,
