@@ -19,6 +19,7 @@ from flipbench.models.chat.messages import ChatRequest
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.loading import capabilities
 from flipbench.models.vlm.local_chat import LocalChat
+from flipbench.models.vlm.scoring import unpack_state
 from flipbench.prompting.prompts import choice_prompt
 from tests.fixtures.tiny_families import FAMILIES, save
 
@@ -249,6 +250,11 @@ def test_greedy_tokens_of_raw_text_are_those_that_generation_produces(
             )
 
 
+def state_of(answer: Response | Exception) -> torch.Tensor:
+    assert isinstance(answer, Response), answer
+    return torch.tensor(unpack_state(answer.state))
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_hidden_states_match_one_by_one(
     family: str,
@@ -266,8 +272,9 @@ def test_hidden_states_match_one_by_one(
         (refusal,) = vlm.ask([probes[0].model_copy(update={"ask": "embed"})], store)
         assert isinstance(refusal, DataError) and "not hidden_states" in str(refusal)
         return
-    batched = vlm.embed(probes, store)
-    alone = torch.cat([vlm.embed([asked], store) for asked in probes])
+    asked = [p.model_copy(update={"ask": "embed"}) for p in probes]
+    batched = torch.stack([state_of(answer) for answer in vlm.ask(asked, store)])
+    alone = torch.stack([state_of(vlm.ask([p], store)[0]) for p in asked])
     assert torch.allclose(batched, alone, atol=1e-4)
     assert torch.cdist(batched, batched).fill_diagonal_(1).min() > 1e-2
 

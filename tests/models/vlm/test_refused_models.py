@@ -117,4 +117,6 @@ def test_a_nan_hidden_state_is_a_failure(
     broken: HuggingFaceVLM, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     with pytest.raises(DataError, match="NaN.*float32"):
-        broken.embed([ASKS["score"](shapes_items[0])], shapes_store)
+        broken.ask(
+            [ASKS["score"](shapes_items[0]).model_copy(update={"ask": "embed"})], shapes_store
+        )
