@@ -198,6 +198,10 @@ def validate(
     if form not in ("markdown", "csv"):
         raise ConfigError(f"unknown format {form!r}: choose markdown or csv")
     if models.is_dir():
+        if items is not None or form == "csv":
+            raise ConfigError(
+                f"{models}: a population study has its own items, and its tables as CSV with --out"
+            )
         from flipbench.evaluate.population import page, results
 
         study = results.read_results(models)

@@ -215,6 +215,8 @@ def run(
     from flipbench.pipelines.population.settings import is_study
 
     if is_study(config):
+        if limit is not None:
+            raise ConfigError("--limit: a population study takes n_items=N instead")
         raise typer.Exit(_run_study(config, overrides or [], dry_run, quiet, workers))
     assembly = assemble(config, overrides, limit, quiet, workers=workers, slurm=slurm)
     import flipbench as fb

@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from flipbench.cli import app
-from flipbench.core.errors import DataError
+from flipbench.core.errors import ConfigError, DataError
 from flipbench.evaluate.population import agreement, items, kinds, page, rules
 from flipbench.evaluate.population.results import Results, Rule, flagged, read_results
 from flipbench.reporting.tables import Table
@@ -181,6 +181,9 @@ def test_one_command_makes_every_table(folder: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["validate", str(folder), "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert "8 clean lineages: 8 models as released, 16 contaminated in 2 kinds" in done.output
+    for extra in (["--format", "csv"], ["--items", str(folder / "items.parquet")]):
+        refused = CliRunner().invoke(app, ["validate", str(folder), *extra])
+        assert isinstance(refused.exception, ConfigError)
     written = {path.name for path in tmp_path.iterdir()}
     assert {"validation.md", "overview.csv", "power.png", "decision-tree.csv"} <= written
 

@@ -9,7 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
+from flipbench.cli import app
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore
@@ -75,6 +77,13 @@ def test_the_shipped_study_is_an_experiment_for_each_kind() -> None:
 def test_unknown_names_are_refused(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_study(CONFIG, [override])
+
+
+def test_a_study_is_dry_run_and_has_no_limit() -> None:
+    done = CliRunner().invoke(app, ["run", str(CONFIG), "lineages=null", "--dry-run"])
+    assert done.exit_code == 0 and "2 lineages" in done.output and "CPU hours" in done.output
+    refused = CliRunner().invoke(app, ["run", str(CONFIG), "--limit", "3"])
+    assert isinstance(refused.exception, ConfigError)
 
 
 def test_a_new_lineage_changes_no_others_place() -> None:
