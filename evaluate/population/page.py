@@ -13,7 +13,7 @@ from flipbench.reporting.tables import Table
 from .agreement import agreement
 from .items import audits, power_by_items
 from .kinds import by_kind, conditions, controls, doses, models, overview
-from .results import CONTAMINATED, CONTROL, Results, flagged
+from .results import CONTAMINATED, CONTROL, Results, flagged, read_results
 from .rules import calibrate, decision_tree
 
 BY_ITEMS = ("letters", "letters, dose 1", "letters, dose 12", "paraphrased")
@@ -60,6 +60,20 @@ def headline(results: Results) -> str:
         f" {int(counts.get(CONTAMINATED, 0))} contaminated in {len(results.kinds)} kinds,"
         f" {n_controls} controls. {calibrated}"
     )
+
+
+def report(folder: Path, out: Path | None = None) -> str:
+    """Return the tables of a study's folder as Markdown; with ``out``, write the page there, too.
+
+    Raises
+    ------
+    DataError
+        As `read_results`, and if the page cannot be written.
+    """
+    results = read_results(folder)
+    if out is not None:
+        write_page(results, out)
+    return markdown(results)
 
 
 def markdown(results: Results) -> str:

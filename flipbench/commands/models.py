@@ -202,12 +202,9 @@ def validate(
             raise ConfigError(
                 f"{models}: a population study has its own items, and its tables as CSV with --out"
             )
-        from flipbench.evaluate.population import page, results
+        from flipbench.evaluate.population.page import report
 
-        study = results.read_results(models)
-        if out is not None:
-            page.write_page(study, out)
-        raise typer.Exit(say_markdown(page.markdown(study)))
+        raise typer.Exit(say_markdown(report(models, out)))
     result = fb.validate(
         models,
         items,
