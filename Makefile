@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test test-fast lint clean
+.PHONY: demo test test-fast lint site clean
 
 demo: $(STAMP)  ## run the whole loop on the embedded world; then open runs/demo/report/index.html
 	@echo "The demo takes about 10 minutes on two idle cores, and continues where it was stopped."
@@ -32,6 +32,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/pip install -q --no-deps --target $(VENV)/controlnet-aux -c constraints.txt \
 		controlnet-aux torchvision timm einops
 	touch $@
+
+site: $(STAMP)  ## the documentation as a site in build/site, with the demo's report if there is one
+	NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info .mypy_cache .ruff_cache .pytest_cache
