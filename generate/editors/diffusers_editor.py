@@ -20,7 +20,7 @@ from flipbench.models.protocols import Drawing
 
 from .bad_input import cut_of, finite, only_finite
 from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
-from .caches import cache_settings, with_cache
+from .caches import attention, quantized, speed_settings, with_cache
 from .diffusers_loading import (
     PipelineSpec,
     call_arguments,
@@ -183,12 +183,7 @@ class DiffusersEditor:
             "sizes": spec.sizes.model_dump(),
             "dtype": spec.dtype,
             **lora_settings(spec.loras),
-            **cache_settings(
-                spec.cache,
-                self._class,
-                controlnet=self._has_controlnet,
-                batch_size=spec.batch_size,
-            ),
+            **speed_settings(spec, self._class, controlnet=self._has_controlnet),
         }
 
     def __call__(
@@ -215,7 +210,8 @@ class DiffusersEditor:
 
     @cached_property
     def _pipeline(self) -> Any:
-        return with_cache(place(self._loaded, self.spec, self._device), self.spec.cache)
+        loaded = quantized(self._loaded, self.spec)
+        return with_cache(place(loaded, self.spec, self._device), self.spec.cache)
 
     @property
     def _has_controlnet(self) -> bool:
@@ -274,7 +270,8 @@ class DiffusersEditor:
             arguments |= {"max_area": size[0] * size[1], "_auto_resize": False}
         arguments["generator"] = [torch.Generator().manual_seed(task.seed) for task in tasks]
         pipeline = self._pipeline
-        with seeded(tasks[0].seed, self._device), finite(pipeline) as flags:
+        seed, kernels = seeded(tasks[0].seed, self._device), attention(self.spec.attention)
+        with seed, kernels, finite(pipeline) as flags:
             drawn = drawn_images(pipeline(**arguments))
         return only_finite(drawn, flags, self.spec.dtype)
 

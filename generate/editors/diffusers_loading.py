@@ -48,6 +48,23 @@ class FirstBlockCache(Value):
     )
 
 
+class TaylorSeerCache(Value):
+    """Predict the attention's output of some steps from that of the steps before.
+
+    References
+    ----------
+    Liu et al., arXiv 2503.06923, as implemented in diffusers.
+    """
+
+    kind: Literal["taylorseer"] = "taylorseer"
+    interval: int = Field(default=2, ge=2, description="every how many steps it is computed")
+    warmup: int = Field(default=3, ge=2, description="first steps, all of them computed")
+    order: int = Field(default=1, ge=0, le=3, description="order of the Taylor series")
+    lite: bool = Field(
+        default=False, description="predict the transformer's whole output, not each attention's"
+    )
+
+
 class PipelineSpec(Value):
     """Settings shared by all editors that run a diffusers pipeline."""
 
@@ -57,8 +74,18 @@ class PipelineSpec(Value):
     loras: tuple[LoRA, ...] = Field(
         default=(), description="LoRA weights to add to the transformer, each with its weight"
     )
-    cache: FirstBlockCache | None = Field(
-        default=None, description="skip blocks of similar steps; refused with a ControlNet"
+    cache: FirstBlockCache | TaylorSeerCache | None = Field(
+        default=None,
+        description="reuse what was computed in earlier steps; first-block is refused with a"
+        " ControlNet",
+    )
+    attention: str | None = Field(
+        default=None,
+        description="attention back end of diffusers, such as flash or sage; torch's own if not"
+        " given",
+    )
+    quantize: Literal["int8", "int8-dynamic", "int4", "float8"] | None = Field(
+        default=None, description="weights of the transformer, by torchao"
     )
     batch_size: int = Field(
         default=1, ge=1, description="1 makes results independent of other items"

@@ -22,7 +22,7 @@ from flipbench.models.vlm.checkpoints import BYTES
 
 from .bad_input import check_control, cut_of, finite, only_finite
 from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
-from .caches import TextFolder, cache_settings
+from .caches import TextFolder, attention, quantized, remembering, speed_settings, with_cache
 from .controls import Control
 from .diffusers_loading import (
     PipelineSpec,
@@ -171,11 +171,8 @@ class FluxControlNetEditor:
             "sizes": spec.sizes.model_dump(),
             "dtype": spec.dtype,
             **lora_settings(spec.loras),
-            **cache_settings(
-                spec.cache,
-                diffusers().FluxControlNetPipeline,
-                controlnet=True,
-                batch_size=spec.batch_size,
+            **speed_settings(
+                spec, diffusers().FluxControlNetPipeline, controlnet=True, contexts=True
             ),
         }
 
@@ -239,7 +236,8 @@ class FluxControlNetEditor:
             **{part: getattr(self._loaded, part) for part in parts},
             **dict.fromkeys(_TEXT_PARTS),
         )
-        return place(pipeline, self.spec, self._device)
+        placed = place(quantized(pipeline, self.spec), self.spec, self._device)
+        return with_cache(placed, self.spec.cache)
 
     def _prepare(self, candidate: Candidate, seed: int, images: ImageStore) -> Prepared:
         if candidate.caption is None or not candidate.item.images:
@@ -281,7 +279,8 @@ class FluxControlNetEditor:
             start=flux.true_cfg_start,
             negative_control=flux.negative_control,
         )
-        with guided, finite(pipeline) as flags:
+        cache, kernels = remembering(pipeline.transformer), attention(self.spec.attention)
+        with cache, kernels, guided, finite(pipeline) as flags:
             result = pipeline(
                 prompt_embeds=torch.cat([text for text, _ in texts]).to(self._device),
                 pooled_prompt_embeds=torch.cat([pooled for _, pooled in texts]).to(self._device),

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from .caches import negative_pass
+
 if TYPE_CHECKING:
     import torch
 
@@ -76,8 +78,9 @@ def true_guidance(
                 "controlnet_block_samples": blocks,
                 "controlnet_single_block_samples": single_blocks,
             }
-        # calling the module itself would run this hook again
-        away = module.forward(**negative_kwargs)[0]
+        with negative_pass(module, hooks):
+            # calling the module itself would run this hook again
+            away = module.forward(**negative_kwargs)[0]
         return (away + scale * (output[0] - away), *output[1:])
 
     with ExitStack() as hooks:

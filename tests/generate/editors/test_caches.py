@@ -1,16 +1,16 @@
-"""The cache of diffusers, why it is refused with a ControlNet, and texts of other runs."""
+"""Caches of diffusers, which of them are refused with a ControlNet, and other ways to be fast."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import diffusers
 import pytest
 import torch
 
-from flipbench.core.errors import ConfigError
+from flipbench.core.errors import ConfigError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.generate.editors.controlnet_editor import ControlNetEditor, ControlNetEditorSpec
@@ -75,12 +75,30 @@ def test_it_needs_batches_of_one(inpaint: Callable[..., DiffusersEditor]) -> Non
         inpaint(cache=CACHE, batch_size=2)
 
 
-@pytest.mark.parametrize("controlled", [False, True])
+FIRST_BLOCK = ("FirstBlockCacheConfig", {"threshold": 0.05})
+TAYLOR = {"cache_interval": 2, "disable_cache_before_step": 2, "max_order": 1}
+TAYLORSEER = ("TaylorSeerCacheConfig", TAYLOR | {"taylor_factors_dtype": torch.float32})
+LITE = ("TaylorSeerCacheConfig", TAYLORSEER[1] | {"use_lite_mode": True})
+
+
+@pytest.mark.parametrize(
+    ("kind", "controlled", "exact"),
+    [
+        (FIRST_BLOCK, False, True),
+        (FIRST_BLOCK, True, False),
+        (TAYLORSEER, True, True),
+        (LITE, True, True),
+    ],
+    ids=["first block", "first block, ControlNet", "TaylorSeer", "TaylorSeer, lite"],
+)
 def test_what_diffusers_draws_from_the_cache_on_identical_input(
-    controlled: bool, flux_editor: Callable[..., FluxControlNetEditor]
+    kind: tuple[str, dict[str, Any]],
+    controlled: bool,
+    exact: bool,
+    flux_editor: Callable[..., FluxControlNetEditor],
 ) -> None:
-    """The second of two identical passes, in which all blocks but the first are skipped."""
-    from diffusers import FirstBlockCacheConfig
+    """The fifth of five identical passes, in which blocks are skipped or predicted."""
+    import diffusers
 
     transformer = flux_editor()._pipeline.transformer
     torch.manual_seed(1)
@@ -101,36 +119,100 @@ def test_what_diffusers_draws_from_the_cache_on_identical_input(
         given["controlnet_single_block_samples"] = samples[2:]
     with torch.no_grad():
         (expected,) = transformer(**given)
-        transformer.enable_cache(FirstBlockCacheConfig(threshold=0.05))
+        transformer.enable_cache(getattr(diffusers, kind[0])(**kind[1]))
         with transformer.cache_context("cond"):
-            transformer(**given)
+            for _ in range(4):
+                transformer(**given)
+            calls: list[int] = []
+            attention = transformer.transformer_blocks[1].attn.to_q
+            handle = attention.register_forward_hook(lambda *_: calls.append(1))
             (cached,) = transformer(**given)
+            handle.remove()
         transformer.disable_cache()
+    assert not calls, "this pass was to be cached"
     error = float((cached - expected).abs().max() / expected.abs().max())
-    assert (error > 1e-3) == controlled, "if ControlNets work by now, they need not be refused"
+    assert (error < 1e-5) == exact, "if first-block works with ControlNets, it need not be refused"
 
 
-def test_texts_that_another_run_encoded_are_read(
-    tmp_path: Path,
-    flux_editor: Callable[..., FluxControlNetEditor],
-    candidate: Build,
-    pictures: ImageStore,
-    monkeypatch: pytest.MonkeyPatch,
+TAYLORSEER_CACHE = {"kind": "taylorseer", "warmup": 3, "interval": 2}
+
+
+def test_taylorseer_keeps_both_passes_and_all_images_apart(
+    flux_editor: Callable[..., FluxControlNetEditor], candidate: Build, pictures: ImageStore
 ) -> None:
-    task, folder = candidate("a"), tmp_path / "texts"
+    flux = {"steps": 9, "true_cfg": 2.0, "true_cfg_start": 1}
+    tasks, seeds = [candidate("a"), candidate("b", text="a dog")], [1, 2]
+    plain = flux_editor(flux=flux)
+    expected = plain(tasks, seeds, pictures)
+    never = flux_editor(flux=flux, cache=TAYLORSEER_CACHE | {"warmup": 9})
+    for one, other in zip(expected, never(tasks, seeds, pictures), strict=True):
+        assert furthest(one, other) == 0
+    draws = flux_editor(flux=flux, cache=TAYLORSEER_CACHE)
+    contexts: list[str] = []
+    transformer = draws._pipeline.transformer
+    enter = transformer.cache_context
 
-    def draw(**options: Any) -> Any:
-        editor = flux_editor(**options)
-        assert editor.settings == flux_editor(**options | {"text_embeddings": None}).settings
-        return editor([task], [1], pictures)[0]
+    def note(name: str) -> Any:
+        contexts.append(name)
+        return enter(name)
 
-    expected = draw()
-    assert furthest(draw(text_embeddings=folder), expected) == 0
-    assert len(files := sorted(folder.iterdir())) == 2  # the caption and the negative prompt
-    monkeypatch.setattr(diffusers.FluxPipeline, "encode_prompt", None)
-    assert furthest(draw(text_embeddings=folder), expected) == 0
-    with pytest.raises(TypeError, match="not callable"):
-        draw(text_embeddings=folder, flux={"max_text_tokens": 16})
-    files[0].write_bytes(files[0].read_bytes()[:-1] + b"x")
-    with pytest.raises(TypeError, match="not callable"):
-        draw(text_embeddings=folder)
+    transformer.cache_context = note
+    drawn = draws(tasks, seeds, pictures)
+    assert contexts.count("uncond") == 2 * (9 - 1), "each guided step of each image"
+    assert furthest(expected[0], drawn[0]) > 0
+    assert furthest(drawn[1], *draws(tasks[1:], seeds[1:], pictures)) == 0, "nothing is left over"
+    together = flux_editor(flux=flux, cache=TAYLORSEER_CACHE, batch_size=2)
+    for one, other in zip(drawn, together(tasks, seeds, pictures), strict=True):
+        assert furthest(one, other) <= 1
+    assert draws.settings["cache"] == draws.spec.cache.model_dump()  # type: ignore[union-attr]
+
+
+def test_taylorseer_is_refused_with_controlnets_it_was_not_tried_with(
+    diffusion_folder: Callable[[str], str],
+) -> None:
+    given: dict[str, Any] = {"pipeline": diffusion_folder("flux"), "device": "cpu"}
+    given |= {"controlnet": diffusion_folder("standard"), "cache": TAYLORSEER_CACHE}
+    with pytest.raises(ConfigError, match="taylorseer has been compared .* use that editor"):
+        ControlNetEditor(ControlNetEditorSpec(**given))
+
+
+def test_another_attention_draws_the_same_and_has_its_own_id(
+    flux_editor: Callable[..., FluxControlNetEditor], candidate: Build, pictures: ImageStore
+) -> None:
+    from diffusers.models import attention_dispatch
+
+    registry: Any = attention_dispatch._AttentionBackendRegistry
+    before = registry.get_active_backend()[0]
+    expected = flux_editor()([candidate("a")], [1], pictures)
+    draws = flux_editor(attention="_native_math")
+    assert furthest(*expected, *draws([candidate("a")], [1], pictures)) <= 1
+    assert draws.settings["attention"] == "_native_math"
+    assert "attention" not in flux_editor().settings
+    assert registry.get_active_backend()[0] == before
+    with pytest.raises(ConfigError, match="attention: 'flush' is none of .* did you mean 'flash'"):
+        flux_editor(attention="flush")
+    with pytest.raises(PrerequisiteError, match="attention: .*xformers"):
+        flux_editor(attention="xformers")([candidate("a")], [1], pictures)
+
+
+def test_quantized_weights_have_their_own_id_and_need_torchao(
+    flux_editor: Callable[..., FluxControlNetEditor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as context:
+        context.setitem(sys.modules, "torchao", None)
+        with pytest.raises(PrerequisiteError, match="pip install torchao"):
+            flux_editor(quantize="int8")
+    done: list[Any] = []
+    stand_in = ModuleType("torchao.quantization")
+    vars(stand_in).update(
+        Int8WeightOnlyConfig=lambda: "eight bits", quantize_=lambda *given: done.append(given)
+    )
+    monkeypatch.setitem(sys.modules, "torchao", ModuleType("torchao"))
+    monkeypatch.setitem(sys.modules, "torchao.quantization", stand_in)
+    draws = flux_editor(quantize="int8")
+    assert draws.settings["quantize"] == "torchao int8"
+    assert done == [], "weights are loaded when the first image is drawn"
+    assert [(draws._pipeline.transformer, "eight bits")] == done
+    with pytest.raises(ConfigError, match="quantize: does not go with loras"):
+        flux_editor(quantize="int8", loras=[{"path": "x.safetensors"}])
+    assert flux_editor(compile=True).settings["compile"] is True
