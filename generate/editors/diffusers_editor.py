@@ -174,6 +174,7 @@ class DiffusersEditor:
         _check_mask(spec.mask, self.name, self.adapter)
         distilled = self.adapter.distilled if index.get("is_distilled") is True else {}
         self.arguments = self._check_arguments(distilled | spec.arguments)
+        speed = speed_settings(spec, self._class, controlnet=self._has_controlnet)
         self.settings: JsonDict = {
             "pipeline_class": self.name,
             "pipeline": fingerprint(self._folder, index),
@@ -183,7 +184,7 @@ class DiffusersEditor:
             "sizes": spec.sizes.model_dump(),
             "dtype": spec.dtype,
             **lora_settings(spec.loras),
-            **speed_settings(spec, self._class, controlnet=self._has_controlnet),
+            **speed,
         }
 
     def __call__(

@@ -163,6 +163,9 @@ class FluxControlNetEditor:
                 " FLUX.1-schnell's); set schedule to 'pipeline'"
             )
         self._folder, self._control_folder = folder, control_folder
+        speed = speed_settings(  # refuses what cannot be, before LoRA weights are fetched
+            spec, diffusers().FluxControlNetPipeline, controlnet=True, contexts=True
+        )
         self.settings: JsonDict = {
             **spec.settings.model_dump(),
             "pipeline": fingerprint(folder, index),
@@ -171,9 +174,7 @@ class FluxControlNetEditor:
             "sizes": spec.sizes.model_dump(),
             "dtype": spec.dtype,
             **lora_settings(spec.loras),
-            **speed_settings(
-                spec, diffusers().FluxControlNetPipeline, controlnet=True, contexts=True
-            ),
+            **speed,
         }
 
     def __call__(
