@@ -19,7 +19,7 @@ from flipbench.core.records import Item
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.training.curriculum import corpus
-from flipbench.shapes.training.tiny import FAMILIES, build
+from flipbench.shapes.training.tiny import BUILDERS, build
 from tests.fixtures.command_line import Flipbench, Result
 
 pytest_plugins = ["tests.fixtures.browser", "tests.fixtures.openai_server"]
@@ -92,7 +92,7 @@ def tiny_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return an untrained checkpoint of each family."""
     texts = corpus(np.random.default_rng(0))
     folders = {}
-    for family in FAMILIES:
+    for family in BUILDERS:
         folders[family] = tmp_path_factory.mktemp("models") / f"tiny-{family}"
         model, processor = build(family, texts)
         model.save_pretrained(folders[family])

@@ -160,19 +160,22 @@ def _is_llava(processor: Any) -> bool:
     return type(processor).__name__.startswith("Llava")
 
 
-# A rendered turn: image, prompt, end of the reply, and what follows it.
-_LLAVA = ("<image>" * N_IMAGE_TOKENS + "\n", "USER: {}{} ASSISTANT:", "</s>", "")
-_QWEN2_VL = (
-    f"<|vision_start|>{'<|image_pad|>' * N_IMAGE_TOKENS}<|vision_end|>",
-    "<|im_start|>user\n{}{}<|im_end|>\n<|im_start|>assistant\n",
-    "<|im_end|>",
-    "\n",
-)
+_CHATML = ("<|im_start|>user\n{}{}<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>", "\n")
+
+# A rendered turn, by processor: image, prompt, end of the reply, and what follows it.
+_RENDERED = {
+    "LlavaProcessor": ("<image>" * N_IMAGE_TOKENS + "\n", "USER: {}{} ASSISTANT:", "</s>", ""),
+    "Qwen2VLProcessor": (
+        f"<|vision_start|>{'<|image_pad|>' * N_IMAGE_TOKENS}<|vision_end|>",
+        *_CHATML,
+    ),
+    "InternVLProcessor": (f"<img>{'<IMG_CONTEXT>' * N_IMAGE_TOKENS}</img>\n", *_CHATML),
+}
 
 
 def encode(processor: Any, turns: list[Turn], with_image: bool) -> tuple[list[int], list[int]]:
     """Return ids and labels of a conversation; the ids are those of the rendered template."""
-    image, prompt, end, after = _LLAVA if _is_llava(processor) else _QWEN2_VL
+    image, prompt, end, after = _RENDERED[type(processor).__name__]
     pieces: list[tuple[str, bool]] = []
     for i, (message, reply) in enumerate(turns):
         reply = _reply(processor, reply)

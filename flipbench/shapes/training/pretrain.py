@@ -43,7 +43,7 @@ from flipbench.shapes.training.curriculum import (
     lookup_turn,
     question_turns,
 )
-from flipbench.shapes.training.exam import Exam, Pool, batch_of
+from flipbench.shapes.training.exam import IGNORE, Exam, Pool, batch_of
 from flipbench.shapes.training.tiny import FAMILIES, build
 
 
@@ -85,11 +85,11 @@ def pretrain(args: argparse.Namespace) -> None:
     pretraining.align_cells(args.cells)
     for lesson in lessons:
         pretraining.train_on(lesson)
-        _export(model, processor, args.export)
-    log("saved", **exam.grade(_export(model, processor, args.export)))
+        export(model, processor, args.export)
+    log("saved", **exam.grade(export(model, processor, args.export)))
 
 
-def _export(model: Any, processor: Any, folder: Path) -> Any:
+def export(model: Any, processor: Any, folder: Path) -> Any:
     """Write the checkpoint in bfloat16, and return the model as loaded from it, in float32."""
     folder.mkdir(parents=True, exist_ok=True)
     rounded = copy.deepcopy(model).to(torch.bfloat16)
@@ -108,22 +108,37 @@ class Lesson:
     turns_on: Callable[[Scene], list[Turn]]
 
 
+_RATE = 2e-3  # peak of each lesson's one-cycle schedule
+
+
 @dataclass
 class Pretraining:
-    """A model in training, with its training scenes and its exam."""
+    """A model in training, with its training scenes and its exam.
+
+    Attributes
+    ----------
+    rate : float
+        Peak of each lesson's one-cycle schedule.
+    bfloat16 : bool
+        Whether the language model's matrix products are in bfloat16, and only the tokens that count
+        in the loss are scored. Weights stay in float32.
+    """
 
     model: Any
     processor: Any
     pool: Pool
     exam: Exam
     rng: np.random.Generator
-    log: _Log
+    log: Callable[..., None]
+    rate: float = _RATE
+    bfloat16: bool = False
 
-    def align_cells(self, n_steps: int, batch_size: int = 128) -> None:
+    def align_cells(self, n_steps: int, batch_size: int = 128, *, number: bool = False) -> None:
         """Lesson 1: align each image token with the words for its cell, then freeze the vision.
 
         The classifier is the words' own embeddings, so that a word's token later attends to its
-        image tokens by similarity, as with CLIP features in a real VLM.
+        image tokens by similarity, as with CLIP features in a real VLM. With ``number``, image
+        tokens also learn to tell the rows and columns apart, by tables that are thrown away.
         """
         width = self.model.config.text_config.hidden_size
         words = self.model.get_input_embeddings().weight
@@ -131,7 +146,11 @@ class Pretraining:
         empty = torch.nn.ParameterList(
             [torch.nn.Parameter(torch.zeros(1, width)) for _ in groups[:2]]
         )
-        for step in self._steps(n_steps, [*self._vision(), words, *empty]):
+        numbers = torch.nn.ParameterList(
+            [torch.nn.Parameter(0.1 * torch.randn(GRID, width)) for _ in range(2 * number)]
+        )
+        cell_numbers = torch.cartesian_prod(torch.arange(GRID), torch.arange(GRID))
+        for step in self._steps(n_steps, [*self._vision(), words, *empty, *numbers]):
             rows = self.rng.integers(len(self.pool.scenes), size=batch_size)
             features = self.model.get_image_features(**self.pool.inputs(rows)).pooler_output
             tokens = torch.cat([f.reshape(-1, width) for f in features])
@@ -143,6 +162,9 @@ class Pretraining:
                 table = words[ids] if i >= len(empty) else torch.cat([empty[i], words[ids]])
                 scores.append(tokens @ table.T)
             losses = [functional.cross_entropy(s, truth[:, i]) for i, s in enumerate(scores)]
+            for table, row_or_column in zip(numbers, cell_numbers.T, strict=False):
+                places = row_or_column.repeat(batch_size)
+                losses.append(functional.cross_entropy(tokens @ table.T, places))
             loss = torch.stack(losses).sum()
             loss.backward()  # type: ignore[no-untyped-call]
             if step % 100 == 0 or step == n_steps - 1:
@@ -150,6 +172,10 @@ class Pretraining:
                 named = zip(("color", "shape", "height", "side"), hits, strict=True)
                 accuracies = {name: hit.mean().item() for name, hit in named}
                 self.log("cells", step=step, loss=loss.item(), **accuracies)
+        self.freeze_vision()
+
+    def freeze_vision(self) -> None:
+        """Exclude vision tower and projector from all further lessons."""
         for parameter in self._vision():
             parameter.requires_grad_(False)
 
@@ -172,11 +198,24 @@ class Pretraining:
             blind = lesson.name == "questions" and self.rng.random() < 0.04
             turns = [lesson.turns_on(self.pool.scenes[i]) for i in rows]
             batch = batch_of(self.processor, turns, {} if blind else self.pool.inputs(rows))
-            loss = self.model(**batch).loss
-            loss.backward()
+            loss = self._loss(batch)
+            loss.backward()  # type: ignore[no-untyped-call]
             running = 0.97 * running + 0.03 * loss.item() if step else loss.item()
             if step % 200 == 199 or step == lesson.n_steps - 1:
-                self.log(lesson.name, step=step + 1, loss=running, **self.exam.grade(self.model))
+                with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
+                    accuracies = self.exam.grade(self.model)
+                self.log(lesson.name, step=step + 1, loss=running, **accuracies)
+
+    def _loss(self, batch: dict[str, Any]) -> torch.Tensor:
+        if not self.bfloat16:
+            loss: torch.Tensor = self.model(**batch).loss
+            return loss
+        labels = batch.pop("labels")[:, 1:]
+        counts = labels != IGNORE
+        with torch.autocast("cpu", torch.bfloat16):
+            hidden = self.model.model(**batch).last_hidden_state
+        scores = self.model.lm_head(hidden[:, :-1][counts].float())
+        return functional.cross_entropy(scores, labels[counts])
 
     def _steps(self, n_steps: int, parameters: list[Any]) -> Iterator[int]:
         """Yield the steps of a lesson; after each, apply the gradients that the caller computed."""
@@ -188,12 +227,14 @@ class Pretraining:
         matrices = [p for p in parameters if id(p) in linear]
         rest = [p for p in parameters if id(p) not in linear]
         optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.Muon(matrices, _RATE, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(rest, _RATE, weight_decay=0.01, betas=(0.9, 0.98)),
+            torch.optim.Muon(
+                matrices, self.rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"
+            ),
+            torch.optim.AdamW(rest, self.rate, weight_decay=0.01, betas=(0.9, 0.98)),
         ]
         schedules = [
             torch.optim.lr_scheduler.OneCycleLR(
-                optimizer, _RATE, total_steps=n_steps, pct_start=0.08, cycle_momentum=False
+                optimizer, self.rate, total_steps=n_steps, pct_start=0.08, cycle_momentum=False
             )
             for optimizer in optimizers
         ]
@@ -207,8 +248,6 @@ class Pretraining:
                 optimizer.step()
                 schedule.step()
 
-
-_RATE = 2e-3  # peak of each lesson's one-cycle schedule
 
 # What an image token encodes: a colour, a shape (or nothing), and its halves of the image.
 _CELL_WORDS = (COLORS, SHAPES, ("top", "bottom"), ("left", "right"))

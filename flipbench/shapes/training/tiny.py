@@ -1,10 +1,12 @@
-"""Build the two tiny VLMs of the embedded world, of the LLaVA and the Qwen2-VL classes.
+"""Build the tiny VLMs of the embedded world, of the LLaVA, Qwen2-VL and InternVL classes.
 
-Both encode an image as 16 tokens, one for each cell of the 4 x 4 grid.
+All of them encode an image as 16 tokens, one for each cell of the 4 x 4 grid.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,11 +14,16 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import (
     CLIPImageProcessorPil,
     CLIPVisionConfig,
+    GotOcr2ImageProcessorPil,
+    InternVLConfig,
+    InternVLForConditionalGeneration,
+    InternVLVisionConfig,
     LlamaConfig,
     LlavaConfig,
     LlavaForConditionalGeneration,
     LlavaProcessor,
     PreTrainedTokenizerFast,
+    Qwen2Config,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
     Qwen2VLImageProcessorPil,
@@ -24,12 +31,27 @@ from transformers import (
 
 from flipbench.models.vlm.processors import IMAGE_ONLY
 
-FAMILIES = ("llava", "qwen2_vl")
+FAMILIES = ("llava", "qwen2_vl")  # the two that are shipped
 N_IMAGE_TOKENS = 16
 _PIXELS = 64
-_HIDDEN, _LAYERS, _HEADS = 144, 5, 4
 _CONTEXT = 1024
 _INIT = 0.08  # about 1/sqrt(hidden size); with the usual 0.02 such a small model learns slowly
+
+
+@dataclass(frozen=True)
+class Size:
+    """Width, layers and attention heads of a language model, and whether its attention has biases.
+
+    Qwen2 models always have them.
+    """
+
+    width: int
+    n_layers: int
+    n_heads: int
+    attention_bias: bool = False
+
+
+STANDARD = Size(144, 5, 4)
 
 LLAVA_TEMPLATE = (
     "{% for message in messages %}"
@@ -51,28 +73,45 @@ QWEN2_VL_TEMPLATE = (
     "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+INTERNVL_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
+    "{% for part in message['content'] %}"
+    "{% if part['type'] == 'image' %}<IMG_CONTEXT>\n"
+    "{% elif part['type'] == 'text' %}{{ part['text'] }}{% endif %}"
+    "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 _LLAVA_SPECIAL = ["<unk>", "<s>", "</s>", "<pad>", "<image>"]
 _QWEN_SPECIAL = [
     *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>"),
     *("<|image_pad|>", "<|video_pad|>"),
 ]
+_INTERNVL_MARKS = {
+    "start_image_token": "<img>",
+    "end_image_token": "</img>",
+    "context_image_token": "<IMG_CONTEXT>",
+    "video_token": "<video>",
+}
 
 
-def build(family: str, corpus: list[str], seed: int = 0) -> tuple[Any, Any]:
+def build(family: str, corpus: list[str], seed: int = 0, size: Size = STANDARD) -> tuple[Any, Any]:
     """Return an untrained (model, processor) of ``family``; the tokenizer is fitted to ``corpus``.
 
     Parameters
     ----------
-    family : {"llava", "qwen2_vl"}
+    family : {"llava", "qwen2_vl", "internvl"}
     corpus : list of str
         Texts whose words become single tokens; other text falls back to bytes.
     seed : int
         Of the initial weights.
+    size : Size
+        Of the language model.
     """
-    if family not in FAMILIES:
-        raise ValueError(f"family must be one of {FAMILIES}, got {family!r}")
+    if family not in BUILDERS:
+        raise ValueError(f"family must be one of {tuple(BUILDERS)}, got {family!r}")
     torch.manual_seed(seed)
-    model, processor = (_build_llava if family == "llava" else _build_qwen2_vl)(corpus)
+    model, processor = BUILDERS[family](corpus, size)
     model.generation_config.eos_token_id = [processor.tokenizer.eos_token_id]
     model.generation_config.pad_token_id = processor.tokenizer.pad_token_id
     model.generation_config.do_sample = False
@@ -102,14 +141,14 @@ def _tokenizer(corpus: list[str], special: list[str], **named: str) -> PreTraine
     )
 
 
-def _text_config(tokenizer: Any) -> dict[str, Any]:
+def _text_config(tokenizer: Any, size: Size) -> dict[str, Any]:
     return {
         "vocab_size": len(tokenizer),
-        "hidden_size": _HIDDEN,
-        "intermediate_size": 3 * _HIDDEN,
-        "num_hidden_layers": _LAYERS,
-        "num_attention_heads": _HEADS,
-        "num_key_value_heads": _HEADS,
+        "hidden_size": size.width,
+        "intermediate_size": 3 * size.width,
+        "num_hidden_layers": size.n_layers,
+        "num_attention_heads": size.n_heads,
+        "num_key_value_heads": size.n_heads,
         "max_position_embeddings": _CONTEXT,
         "tie_word_embeddings": True,
         "initializer_range": _INIT,
@@ -119,7 +158,7 @@ def _text_config(tokenizer: Any) -> dict[str, Any]:
     }
 
 
-def _build_llava(corpus: list[str]) -> tuple[Any, Any]:
+def _build_llava(corpus: list[str], size: Size) -> tuple[Any, Any]:
     tokenizer = _tokenizer(
         corpus,
         _LLAVA_SPECIAL,
@@ -141,7 +180,9 @@ def _build_llava(corpus: list[str]) -> tuple[Any, Any]:
     )
     config = LlavaConfig(
         vision_config=vision,
-        text_config=LlamaConfig(**_text_config(tokenizer)),
+        text_config=LlamaConfig(
+            **_text_config(tokenizer, size), attention_bias=size.attention_bias
+        ),
         image_token_index=tokenizer.convert_tokens_to_ids("<image>"),
         image_seq_length=N_IMAGE_TOKENS,
         vision_feature_layer=-1,
@@ -162,7 +203,7 @@ def _build_llava(corpus: list[str]) -> tuple[Any, Any]:
     return model, processor
 
 
-def _build_qwen2_vl(corpus: list[str]) -> tuple[Any, Any]:
+def _build_qwen2_vl(corpus: list[str], size: Size) -> tuple[Any, Any]:
     tokenizer = _tokenizer(
         corpus,
         _QWEN_SPECIAL,
@@ -170,8 +211,8 @@ def _build_qwen2_vl(corpus: list[str]) -> tuple[Any, Any]:
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
     )
-    head_dim = _HIDDEN // _HEADS
-    text = _text_config(tokenizer) | {
+    head_dim = size.width // size.n_heads
+    text = _text_config(tokenizer, size) | {
         "rope_parameters": {
             "rope_type": "default",
             "rope_theta": 10000.0,
@@ -183,7 +224,7 @@ def _build_qwen2_vl(corpus: list[str]) -> tuple[Any, Any]:
         vision_config={
             "depth": 2,
             "embed_dim": 96,
-            "hidden_size": _HIDDEN,
+            "hidden_size": size.width,
             "num_heads": 4,
             "mlp_ratio": 2,
             "patch_size": _PIXELS // 8,
@@ -210,3 +251,48 @@ def _build_qwen2_vl(corpus: list[str]) -> tuple[Any, Any]:
         chat_template=QWEN2_VL_TEMPLATE,
     )
     return model, processor
+
+
+def _build_internvl(corpus: list[str], size: Size) -> tuple[Any, Any]:
+    tokenizer = _tokenizer(
+        corpus,
+        [*_QWEN_SPECIAL[:3], *_INTERNVL_MARKS.values()],
+        bos_token="<|endoftext|>",
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+    )
+    tokenizer.init_kwargs["extra_special_tokens"] = _INTERNVL_MARKS
+    tokenizer._set_model_specific_special_tokens(_INTERNVL_MARKS)
+    config = InternVLConfig(
+        vision_config=InternVLVisionConfig(
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            image_size=[_PIXELS, _PIXELS],
+            patch_size=[_PIXELS // 8, _PIXELS // 8],
+            initializer_range=_INIT,
+            layer_scale_init_value=1.0,
+        ),
+        text_config=Qwen2Config(**_text_config(tokenizer, size)),
+        image_token_id=tokenizer.convert_tokens_to_ids("<IMG_CONTEXT>"),
+        image_seq_length=N_IMAGE_TOKENS,
+        downsample_ratio=0.5,
+        tie_word_embeddings=True,
+    )
+    processor = IMAGE_ONLY["internvl"](
+        GotOcr2ImageProcessorPil(
+            size={"height": _PIXELS, "width": _PIXELS}, crop_to_patches=False, max_patches=1
+        ),
+        tokenizer,
+        image_seq_length=N_IMAGE_TOKENS,
+        chat_template=INTERNVL_TEMPLATE,
+    )
+    return InternVLForConditionalGeneration(config), processor
+
+
+BUILDERS: dict[str, Callable[[list[str], Size], tuple[Any, Any]]] = {
+    "llava": _build_llava,
+    "qwen2_vl": _build_qwen2_vl,
+    "internvl": _build_internvl,
+}

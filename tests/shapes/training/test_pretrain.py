@@ -24,7 +24,8 @@ from flipbench.shapes.training.curriculum import (
     question_turns,
 )
 from flipbench.shapes.training.exam import Exam, Pool, batch_of, encode
-from flipbench.shapes.training.tiny import FAMILIES, N_IMAGE_TOKENS, build
+from flipbench.shapes.training.listed import letters_turn, listed_turn
+from flipbench.shapes.training.tiny import BUILDERS, N_IMAGE_TOKENS, build
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +36,7 @@ TURNS: list[Turn] = [
 ]
 
 
-@pytest.fixture(params=FAMILIES)
+@pytest.fixture(params=BUILDERS)
 def vlm(request: pytest.FixtureRequest, tiny_vlm: Callable[[str], HuggingFaceVLM]) -> Any:
     return tiny_vlm(request.param)
 
@@ -68,7 +69,8 @@ def test_token_ids_match_the_chat_template(
     pieces = template_pieces(vlm, TURNS[:n_turns], picture)
     expected = []
     for text, _ in pieces:
-        for mark in ("<image>", "<|image_pad|>"):
+        text = text.replace("<IMG_CONTEXT>", "<img><IMG_CONTEXT></img>")  # as its processor does
+        for mark in ("<image>", "<|image_pad|>", "<IMG_CONTEXT>"):
             text = text.replace(mark, mark * N_IMAGE_TOKENS)
         expected += vlm.tokenizer(text, add_special_tokens=False)["input_ids"]
     ids, _ = encode(vlm.processor, TURNS[:n_turns], picture)
@@ -102,7 +104,7 @@ def test_only_replies_and_their_end_marks_count_in_the_loss(
     assert counted.replace(" ", "") == end.join(["B", "3", "A", ""])
 
 
-@pytest.mark.parametrize("make_turn", [facts_turn, lookup_turn])
+@pytest.mark.parametrize("make_turn", [facts_turn, lookup_turn, letters_turn, listed_turn])
 def test_only_the_values_of_facts_count_in_the_loss(
     vlm: HuggingFaceVLM, make_turn: Callable[[Scene, np.random.Generator], Turn]
 ) -> None:
@@ -209,7 +211,7 @@ def test_the_exam_is_graded_like_an_evaluation(vlm: HuggingFaceVLM, tmp_path: Pa
 
 def test_every_word_of_the_world_is_one_token() -> None:
     texts = corpus(np.random.default_rng(0))
-    for family in FAMILIES:
+    for family in BUILDERS:
         _, processor = build(family, texts)
         for word in ("red", "triangle", "top", "below", "4", "A", "J"):
             assert len(processor.tokenizer(f" {word}", add_special_tokens=False)["input_ids"]) == 1

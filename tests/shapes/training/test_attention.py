@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from flipbench.shapes.training.attention import LOOK_BACK, prepare_attention
+from flipbench.shapes.training.curriculum import corpus
+from flipbench.shapes.training.tiny import BUILDERS, Size, build
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("family", BUILDERS)
+def test_the_first_layer_looks_back_and_the_others_at_what_is_alike(family: str) -> None:
+    texts = corpus(np.random.default_rng(0))
+    model, processor = build(family, texts, 3, Size(96, 4, 4, attention_bias=True))
+    prepare_attention(model)
+    model.set_attn_implementation("eager")
+    ids = processor.tokenizer(" red star blue ring green cross red", return_tensors="pt")
+    ids = ids["input_ids"]
+    with torch.no_grad():
+        maps = model.model.language_model(input_ids=ids, output_attentions=True).attentions
+    first = maps[0][0]
+    for number, distance in enumerate(LOOK_BACK, 1):
+        assert float(first[-number].diagonal(-distance).mean()) > 0.75
+    latest = maps[1][0].mean(0)[-1]  # of the second " red"
+    assert int(latest[: ids.shape[1] - 1].argmax()) == int((ids[0] == ids[0, -1]).nonzero()[0])
+    for layer in model.model.language_model.layers[1:]:
+        attention = layer.self_attn
+        assert torch.equal(attention.k_proj.weight, attention.q_proj.weight)
+        assert torch.equal(attention.o_proj.weight, attention.v_proj.weight.T)

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from flipbench.core.images import ImageStore
+from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.prompting.prompts import PromptSettings
+from flipbench.shapes.benchmark import shapes_vqa, shapes_vqa_scenes
+from flipbench.shapes.questions import QuestionFamily, answer
+from flipbench.shapes.training import lineage as module
+from flipbench.shapes.training.exam import batch_of
+from flipbench.shapes.training.lineage import (
+    FAMILIES,
+    LOG,
+    RECORD,
+    Lineage,
+    Steps,
+    is_trained,
+    train_lineage,
+)
+from flipbench.shapes.training.pretrain import Lesson, Pretraining
+
+pytestmark = pytest.mark.slow
+
+STEPS = Steps(cells=2, letters=2, listed=2, questions=2, scenes=12, exam=1)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Grade few items."""
+    monkeypatch.setattr(module, "N_ITEMS", 10)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_lineage_is_a_checkpoint_with_log_and_record(family: str, tmp_path: Path) -> None:
+    lineage = Lineage(family, "small", "weak", 3)
+    record = train_lineage(tmp_path, lineage, STEPS)
+    folder = tmp_path / lineage.name
+    assert is_trained(tmp_path, lineage)
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == [
+        lineage.name
+    ]
+    assert record == json.loads((folder / RECORD).read_text())
+    lessons = [json.loads(line)["lesson"] for line in (folder / LOG).read_text().splitlines()]
+    assert lessons == ["cells", "cells", "letters", "listed", "questions"]
+    vlm = HuggingFaceVLM(str(folder))
+    assert type(vlm.model).__name__ == record["model_class"]
+    images = ImageStore(tmp_path / "images")
+    items = shapes_vqa(images, 10)
+    for variant, pictures in (("right", None), ("right_text_only", ())):
+        probes = [PromptSettings().probe(item, "v", images=pictures) for item in items]
+        answers = vlm.ask(probes, images)
+        n_right = sum(a.choice == item.answer for a, item in zip(answers, items, strict=True))
+        assert record[variant] == n_right
+    assert sum(record["right_by_kind"].values()) == record["right"]
+    assert (
+        record["right"] - record["only_original"]
+        == record["right_perturbed"] - record["only_perturbed"]
+    )
+
+
+def test_a_stopped_lineage_continues_after_its_last_lesson_with_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lineage = Lineage("llava", "small", "weak", 5)
+    train_lineage(tmp_path / "whole", lineage, STEPS)
+    taught: list[str] = []
+    teach = Pretraining.train_on
+
+    def stop_in_the_third_lesson(self: Pretraining, lesson: Lesson) -> None:
+        taught.append(lesson.name)
+        if taught == ["letters", "listed"]:
+            self.rng.random()
+            raise KeyboardInterrupt
+        teach(self, lesson)
+
+    monkeypatch.setattr(Pretraining, "train_on", stop_in_the_third_lesson)
+    with pytest.raises(KeyboardInterrupt):
+        train_lineage(tmp_path / "stopped", lineage, STEPS)
+    assert not is_trained(tmp_path / "stopped", lineage)
+    train_lineage(tmp_path / "stopped", lineage, STEPS)
+    assert taught == ["letters", "listed", "listed", "questions"]
+    whole, stopped = (
+        load_file(tmp_path / run / lineage.name / "model.safetensors")
+        for run in ("whole", "stopped")
+    )
+    assert whole.keys() == stopped.keys()
+    assert all(torch.equal(whole[name], stopped[name]) for name in whole)
+    logs = [
+        (tmp_path / run / lineage.name / LOG).read_text().splitlines()
+        for run in ("whole", "stopped")
+    ]
+    assert [json.loads(line) | {"cpu_seconds": 0} for line in logs[0]] == [
+        json.loads(line) | {"cpu_seconds": 0} for line in logs[1]
+    ]
+    train_lineage(tmp_path / "stopped", lineage, STEPS)
+    assert len(taught) == 4
+
+
+def test_lineages_share_neither_weights_nor_scenes_and_none_has_a_scene_of_the_benchmark(
+    tmp_path: Path,
+) -> None:
+    trainings = [
+        module._Training(Lineage("llava", "small", level, seed), tmp_path, STEPS)
+        for level, seed in (("weak", 1), ("strong", 2))
+    ]
+    first, second = (training.pretraining for training in trainings)
+    hashes = [{scene.content_hash() for scene in p.pool.scenes} for p in (first, second)]
+    assert hashes[0].isdisjoint(hashes[1])
+    held_out = {scene.content_hash() for scene in shapes_vqa_scenes()}
+    assert held_out.isdisjoint(hashes[0] | hashes[1])
+    names = dict(second.model.named_parameters())
+    for name, weights in first.model.named_parameters():
+        if weights.dim() > 1:
+            assert not torch.equal(weights, names[name]), name
+
+
+def test_the_perturbed_picture_shows_another_option(tmp_path: Path) -> None:
+    images = ImageStore(tmp_path)
+    for row, item in enumerate(shapes_vqa(images, 20)):
+        picture, new = module._perturbed(item, images, row)
+        assert item.options is not None and new != item.answer
+        family = QuestionFamily.from_json(item.extra["family"])
+        scene = family.scenes[family.options.index(item.options[new])]
+        assert answer(scene, family.question) == item.options[new]
+        assert picture != item.images[0]
+
+
+def test_bfloat16_loss_is_the_float_loss_within_its_precision(tmp_path: Path) -> None:
+    training: Any = module._Training(Lineage("qwen2_vl", "small", "weak", 1), tmp_path, STEPS)
+    teaching: Pretraining = training.pretraining
+    turns = [[("What color is the star?", " A")], [("Where is it?", " B"), ("And now?", " C")]]
+    losses = []
+    for teaching.bfloat16 in (False, True):
+        batch = batch_of(teaching.processor, turns, teaching.pool.inputs([0, 1]))
+        losses.append(teaching._loss(batch).item())
+    assert losses[0] == pytest.approx(losses[1], rel=0.03)
