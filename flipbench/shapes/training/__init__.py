@@ -1,10 +1,12 @@
-"""How the two tiny models of the embedded world were trained.
+"""How the two tiny models of the embedded world were trained, and populations of such models.
 
-Reading order: ``tiny`` (build the models: LLaVA and Qwen2-VL classes), ``curriculum`` (their
-training text), ``exam`` (batches, and accuracy along the way), ``pretrain`` (the script).
+Reading order: ``tiny`` (build the models: LLaVA, Qwen2-VL and InternVL classes), ``curriculum``
+(their training text), ``exam`` (batches, and accuracy along the way), ``pretrain`` (the script).
+Then populations: ``attention`` (initial weights), ``drills`` (training text), ``lineage`` (one
+model), ``population`` (the script).
 
 Nothing else imports this room, because the weights are shipped with flipbench. To train them again:
 ``python -m flipbench.shapes.training.pretrain --family llava --export DIR``. To add a family, build
-it in ``tiny`` and add its name to ``FAMILIES`` there. The room ``flux`` trains a tiny Flux with a
+it in ``tiny``, add it to ``BUILDERS`` there, and its rendered turn to ``exam``. The room ``flux`` trains a tiny Flux with a
 ControlNet.
 """

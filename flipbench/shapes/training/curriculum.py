@@ -132,25 +132,42 @@ def question_turns(scene: Scene, rng: np.random.Generator, n_turns: int = 4) -> 
         return [(DESCRIBE, " " + describe(scene))]
     if draw < 0.25:  # otherwise the model forgets the facts
         return [facts_turn(scene, rng)]
-    by_kind: dict[str, list[Question]] = {}
-    for question in questions_on(scene):
-        by_kind.setdefault(question.kind, []).append(question)
+    questions = by_kind(scene)
     turns: list[Turn] = []
     while len(turns) < n_turns:
-        questions = by_kind.get(KINDS[rng.integers(len(KINDS))])
-        if not questions:
-            continue
-        question = questions[rng.integers(len(questions))]
-        right = answer(scene, question)
-        if right == "0" and rng.random() < 0.75:
-            continue
-        text = question.text(0 if rng.random() < 0.5 else int(rng.integers(1, 3)))
-        if rng.random() < 0.2:
-            turns.append((open_prompt(text), f" {right}"))
-        else:
-            options = _options(scene, question, rng)
-            turns.append((choice_prompt(text, options), f" {LETTERS[options.index(str(right))]}"))
+        turn = asked_turn(scene, questions, rng)
+        if turn:
+            turns.append(turn)
     return turns
+
+
+def by_kind(scene: Scene) -> dict[str, list[Question]]:
+    """Return the questions that have an answer in ``scene``, by kind."""
+    questions: dict[str, list[Question]] = {}
+    for question in questions_on(scene):
+        questions.setdefault(question.kind, []).append(question)
+    return questions
+
+
+def asked_turn(
+    scene: Scene,
+    questions: dict[str, list[Question]],
+    rng: np.random.Generator,
+    open_share: float = 0.2,
+) -> Turn | None:
+    """Draw a question and ask it, with options or open; None if that draw is not to be asked."""
+    of_kind = questions.get(KINDS[rng.integers(len(KINDS))])
+    if not of_kind:
+        return None
+    question = of_kind[rng.integers(len(of_kind))]
+    right = answer(scene, question)
+    if right == "0" and rng.random() < 0.75:
+        return None
+    text = question.text(0 if rng.random() < 0.5 else int(rng.integers(1, 3)))
+    if rng.random() < open_share:
+        return open_prompt(text), f" {right}"
+    options = _options(scene, question, rng)
+    return choice_prompt(text, options), f" {LETTERS[options.index(str(right))]}"
 
 
 def _options(scene: Scene, question: Question, rng: np.random.Generator) -> list[str]:

@@ -22,9 +22,15 @@ from flipbench.shapes.benchmark import N_ITEMS, shapes_vqa
 from flipbench.shapes.questions import KINDS, QuestionFamily
 from flipbench.shapes.render import render
 from flipbench.shapes.training.attention import prepare_attention
-from flipbench.shapes.training.curriculum import corpus, question_turns
+from flipbench.shapes.training.curriculum import corpus
+from flipbench.shapes.training.drills import (
+    WORDS,
+    answer_turns,
+    find_turn,
+    lookup_turns,
+    share_words,
+)
 from flipbench.shapes.training.exam import Exam, Pool
-from flipbench.shapes.training.listed import letters_turn, listed_turn
 from flipbench.shapes.training.pretrain import Lesson, Pretraining, export
 from flipbench.shapes.training.tiny import BUILDERS, Size, build
 
@@ -32,8 +38,8 @@ SizeName = Literal["small", "large"]
 Level = Literal["weak", "strong"]
 FAMILIES = tuple(BUILDERS)
 SIZES: dict[SizeName, Size] = {
-    "small": Size(96, 4, 4, attention_bias=True),
-    "large": Size(128, 5, 4, attention_bias=True),
+    "small": Size(96, 5, 4, attention_bias=True),
+    "large": Size(128, 6, 4, attention_bias=True),
 }
 RECORD = "lineage.json"
 LOG = "log.jsonl"
@@ -45,14 +51,14 @@ class Steps:
     """Steps of each lesson (`pretrain`), and how many scenes they are drawn from."""
 
     cells: int = 200
-    letters: int = 250
-    listed: int = 400
-    questions: int = 800
+    letters: int = 300
+    lookups: int = 200
+    questions: int = 900
     scenes: int = 6_000
     exam: int = 30
 
 
-LEVELS: dict[Level, Steps] = {"weak": Steps(questions=300), "strong": Steps()}
+LEVELS: dict[Level, Steps] = {"weak": Steps(questions=400), "strong": Steps()}
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,10 @@ class _Training:
         torch.set_num_threads(1)
         rng = np.random.default_rng([lineage.seed, 20_261_122])
         model, processor = build(
-            lineage.family, corpus(np.random.default_rng(0)), lineage.seed, SIZES[lineage.size]
+            lineage.family,
+            [*corpus(np.random.default_rng(0)), *WORDS, *WORDS],
+            lineage.seed,
+            SIZES[lineage.size],
         )
         prepare_attention(model)
         model.set_attn_implementation("eager")  # its backward pass is the faster one on a CPU
@@ -138,9 +147,15 @@ class _Training:
         teaching, rng = self.pretraining, self.pretraining.rng
         self._resume()
         lessons = [
-            Lesson("letters", self.steps.letters, 16, lambda scene: [letters_turn(scene, rng)]),
-            Lesson("listed", self.steps.listed, 8, lambda scene: [listed_turn(scene, rng)]),
-            Lesson("questions", self.steps.questions, 8, lambda scene: question_turns(scene, rng)),
+            Lesson(
+                "letters",
+                self.steps.letters,
+                16,
+                lambda scene: [find_turn(rng) for _ in range(3)],
+                text_only=True,
+            ),
+            Lesson("lookups", self.steps.lookups, 8, lambda scene: lookup_turns(scene, rng)),
+            Lesson("questions", self.steps.questions, 8, lambda scene: answer_turns(scene, rng)),
         ]
         if not self.n_lessons:
             teaching.align_cells(self.steps.cells, batch_size=32, number=True)
@@ -148,6 +163,8 @@ class _Training:
         teaching.freeze_vision()
         for number, lesson in enumerate(lessons, 1):
             if self.n_lessons <= number:
+                if lesson.name == "questions":
+                    share_words(teaching.model, teaching.processor.tokenizer)
                 teaching.train_on(lesson)
                 self._save()
         teaching.model.set_attn_implementation("sdpa")
@@ -223,8 +240,10 @@ def grade(folder: Path, n_items: int = N_ITEMS) -> dict[str, Any]:
             }
             for variant, probes in asked.items():
                 gold = [other[i][1] if variant == "perturbed" else items[i].answer for i in rows]
-                answers = vlm.ask(probes, images)
-                outcomes[variant] += [a.choice == g for a, g in zip(answers, gold, strict=True)]
+                for reply, right in zip(vlm.ask(probes, images), gold, strict=True):
+                    if isinstance(reply, Exception):
+                        raise reply
+                    outcomes[variant].append(reply.choice == right)
     pairs = list(zip(outcomes["original"], outcomes["perturbed"], strict=True))
     kinds = [item.category for item in items]
     return {

@@ -24,7 +24,6 @@ from flipbench.shapes.training.curriculum import (
     question_turns,
 )
 from flipbench.shapes.training.exam import Exam, Pool, batch_of, encode
-from flipbench.shapes.training.listed import letters_turn, listed_turn
 from flipbench.shapes.training.tiny import BUILDERS, N_IMAGE_TOKENS, build
 
 pytestmark = pytest.mark.slow
@@ -104,7 +103,7 @@ def test_only_replies_and_their_end_marks_count_in_the_loss(
     assert counted.replace(" ", "") == end.join(["B", "3", "A", ""])
 
 
-@pytest.mark.parametrize("make_turn", [facts_turn, lookup_turn, letters_turn, listed_turn])
+@pytest.mark.parametrize("make_turn", [facts_turn, lookup_turn])
 def test_only_the_values_of_facts_count_in_the_loss(
     vlm: HuggingFaceVLM, make_turn: Callable[[Scene, np.random.Generator], Turn]
 ) -> None:
