@@ -7,6 +7,6 @@ model), ``population`` (the script).
 
 Nothing else imports this room, because the weights are shipped with flipbench. To train them again:
 ``python -m flipbench.shapes.training.pretrain --family llava --export DIR``. To add a family, build
-it in ``tiny``, add it to ``BUILDERS`` there, and its rendered turn to ``exam``. The room ``flux`` trains a tiny Flux with a
-ControlNet.
+it in ``tiny``, add it to ``BUILDERS`` there, and its rendered turn to ``exam``. The room ``flux``
+trains a tiny Flux with a ControlNet.
 """

@@ -31,8 +31,8 @@ def find_turn(rng: np.random.Generator) -> Turn:
 
 
 def lookup_turns(scene: Scene, rng: np.random.Generator) -> list[Turn]:
-    """Return single-word facts about a scene, and a word to find."""
-    return [lookup_turn(scene, rng), find_turn(rng)]
+    """Return single-word facts about a scene, and words to find."""
+    return [lookup_turn(scene, rng), *(find_turn(rng) for _ in range(3))]
 
 
 def answer_turns(scene: Scene, rng: np.random.Generator, n_turns: int = 5) -> list[Turn]:

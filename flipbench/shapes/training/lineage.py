@@ -26,7 +26,6 @@ from flipbench.shapes.training.curriculum import corpus
 from flipbench.shapes.training.drills import (
     WORDS,
     answer_turns,
-    find_turn,
     lookup_turns,
     share_words,
 )
@@ -51,8 +50,7 @@ class Steps:
     """Steps of each lesson (`pretrain`), and how many scenes they are drawn from."""
 
     cells: int = 200
-    letters: int = 300
-    lookups: int = 200
+    lookups: int = 350
     questions: int = 900
     scenes: int = 6_000
     exam: int = 30
@@ -147,14 +145,7 @@ class _Training:
         teaching, rng = self.pretraining, self.pretraining.rng
         self._resume()
         lessons = [
-            Lesson(
-                "letters",
-                self.steps.letters,
-                16,
-                lambda scene: [find_turn(rng) for _ in range(3)],
-                text_only=True,
-            ),
-            Lesson("lookups", self.steps.lookups, 8, lambda scene: lookup_turns(scene, rng)),
+            Lesson("lookups", self.steps.lookups, 10, lambda scene: lookup_turns(scene, rng)),
             Lesson("questions", self.steps.questions, 8, lambda scene: answer_turns(scene, rng)),
         ]
         if not self.n_lessons:
