@@ -50,13 +50,13 @@ class Steps:
     """Steps of each lesson (`pretrain`), and how many scenes they are drawn from."""
 
     cells: int = 200
-    lookups: int = 350
-    questions: int = 900
+    lookups: int = 400
+    questions: int = 3_500
     scenes: int = 6_000
     exam: int = 30
 
 
-LEVELS: dict[Level, Steps] = {"weak": Steps(questions=400), "strong": Steps()}
+LEVELS: dict[Level, Steps] = {"weak": Steps(questions=1_200), "strong": Steps()}
 
 
 @dataclass(frozen=True)
