@@ -168,7 +168,7 @@ class _Training:
             "steps": asdict(self.steps),
             "cpu_seconds": round(self._seconds()),
             "torch": torch.__version__,
-            **grade(self.folder),
+            **grade(self.folder, N_ITEMS),
         }
         log = "".join(json.dumps(line) + "\n" for line in self.lines)
         write_atomically(self.folder / LOG, log)
@@ -206,7 +206,7 @@ class _Training:
         self.pretraining.rng.bit_generator.state = state["rng"]
 
 
-def grade(folder: Path, n_items: int = N_ITEMS) -> dict[str, Any]:
+def grade(folder: Path, n_items: int) -> dict[str, Any]:
     """Return how many items of ``shapes-vqa`` a checkpoint answers right.
 
     Each original is compared with another member of its family, drawn uniformly: with both
