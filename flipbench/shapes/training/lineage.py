@@ -26,6 +26,7 @@ from flipbench.shapes.training.curriculum import corpus
 from flipbench.shapes.training.drills import (
     WORDS,
     answer_turns,
+    find_turn,
     lookup_turns,
     share_words,
 )
@@ -50,13 +51,14 @@ class Steps:
     """Steps of each lesson (`pretrain`), and how many scenes they are drawn from."""
 
     cells: int = 200
+    letters: int = 500
     lookups: int = 400
-    questions: int = 3_500
+    questions: int = 2_500
     scenes: int = 6_000
     exam: int = 30
 
 
-LEVELS: dict[Level, Steps] = {"weak": Steps(questions=1_200), "strong": Steps()}
+LEVELS: dict[Level, Steps] = {"weak": Steps(questions=1_000), "strong": Steps()}
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,13 @@ class _Training:
         teaching, rng = self.pretraining, self.pretraining.rng
         self._resume()
         lessons = [
+            Lesson(
+                "letters",
+                self.steps.letters,
+                16,
+                lambda scene: [find_turn(rng) for _ in range(3)],
+                text_only=True,
+            ),
             Lesson("lookups", self.steps.lookups, 10, lambda scene: lookup_turns(scene, rng)),
             Lesson("questions", self.steps.questions, 8, lambda scene: answer_turns(scene, rng)),
         ]

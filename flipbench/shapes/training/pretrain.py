@@ -100,12 +100,16 @@ def export(model: Any, processor: Any, folder: Path) -> Any:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A part of the curriculum: its conversations, its steps, and the scenes of each step."""
+    """A part of the curriculum: its conversations, its steps, and the scenes of each step.
+
+    A lesson that is ``text_only`` shows no images.
+    """
 
     name: str
     n_steps: int
     batch_size: int
     turns_on: Callable[[Scene], list[Turn]]
+    text_only: bool = False
 
 
 _RATE = 2e-3  # peak of each lesson's one-cycle schedule
@@ -195,7 +199,7 @@ class Pretraining:
         running = 0.0
         for step in self._steps(lesson.n_steps, list(self.model.parameters())):
             rows = self.rng.integers(len(self.pool.scenes), size=lesson.batch_size)
-            blind = lesson.name == "questions" and self.rng.random() < 0.04
+            blind = lesson.text_only or (lesson.name == "questions" and self.rng.random() < 0.04)
             turns = [lesson.turns_on(self.pool.scenes[i]) for i in rows]
             batch = batch_of(self.processor, turns, {} if blind else self.pool.inputs(rows))
             loss = self._loss(batch)

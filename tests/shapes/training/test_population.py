@@ -41,9 +41,11 @@ def write(folder: Path, lineage: Lineage) -> dict[str, Any]:
         "only_perturbed": 1,
         "right_by_kind": {"color": 4, "shape": 4},
     }
-    (folder / lineage.name).mkdir(parents=True)
-    (folder / lineage.name / RECORD).write_text(json.dumps(record))
-    (folder / lineage.name / LOG).write_text('{"lesson": "cells"}\n')
+    partial = folder / f"{lineage.name}.partial"
+    partial.mkdir(parents=True)
+    (partial / RECORD).write_text(json.dumps(record))
+    (partial / LOG).write_text('{"lesson": "cells"}\n')
+    partial.rename(folder / lineage.name)
     return record
 
 
