@@ -14,7 +14,7 @@ test: $(STAMP)  ## tests, types, style
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n auto
 	$(MAKE) lint
 
-test-fast: $(STAMP)  ## the quick tests, in under a minute on two idle cores
+test-fast: $(STAMP)  ## the quick tests
 	# byte code is kept whatever the environment says: half the start is rewriting assertions
 	HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto -m "not slow"
 
