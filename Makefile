@@ -3,20 +3,24 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# byte code is kept whatever the environment says: half the start is rewriting assertions
+PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 
-.PHONY: demo test test-fast lint site clean
+.PHONY: demo test all-tests test-fast lint site clean
 
 demo: $(STAMP)  ## run the whole loop on the embedded world; then open runs/demo/report/index.html
 	@echo "The demo takes about 10 minutes on two idle cores, and continues where it was stopped."
 	$(BIN)/flipbench demo
 
 test: $(STAMP)  ## tests, types, style
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q -n auto
-	$(MAKE) lint
+	# at once, since the tests wait now and then
+	$(MAKE) -j2 all-tests lint
+
+all-tests: $(STAMP)
+	$(PYTEST) -n auto --dist worksteal
 
 test-fast: $(STAMP)  ## the quick tests
-	# byte code is kept whatever the environment says: half the start is rewriting assertions
-	HF_HUB_OFFLINE=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto -m "not slow"
+	$(PYTEST) -n auto -m "not slow"
 
 lint: $(STAMP)
 	$(BIN)/mypy

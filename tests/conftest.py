@@ -5,28 +5,28 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import settings
 
 from flipbench import cli
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
-from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.training.curriculum import corpus
-from flipbench.shapes.training.tiny import BUILDERS, build
 from tests.fixtures.command_line import Flipbench, Result
+
+if TYPE_CHECKING:
+    from flipbench.models.vlm.huggingface import HuggingFaceVLM
 
 pytest_plugins = ["tests.fixtures.browser", "tests.fixtures.openai_server"]
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-torch.set_num_threads(1)  # the models are so small that threads cost more than they bring
 
 
 SLOW_FIXTURES = {
@@ -56,7 +56,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
-    """Free each later garbage collection from walking through all that was imported."""
+    """Use one thread, since the models are small; keep what was imported out of collections."""
+    import torch  # here, since the process that distributes the tests needs none of it
+
+    torch.set_num_threads(1)
     gc.collect()
     gc.freeze()
 
@@ -67,6 +70,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SLOW_FIXTURES.keys() & set(getattr(item, "fixturenames", ())):
             item.add_marker("slow")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unflushed() -> Iterator[None]:
+    """Flush nothing to disk: the tests end processes, not the power, and wait for each flush."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # a closed file is an error all the same
+        yield
 
 
 @pytest.fixture
@@ -90,6 +101,8 @@ def shapes_items(shapes_store: ImageStore) -> list[Item]:
 @pytest.fixture(scope="session")
 def tiny_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return an untrained checkpoint of each family."""
+    from flipbench.shapes.training.tiny import BUILDERS, build
+
     texts = corpus(np.random.default_rng(0))
     folders = {}
     for family in BUILDERS:
@@ -103,6 +116,8 @@ def tiny_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture(scope="session")
 def tiny_vlm(tiny_folders: dict[str, Path]) -> Callable[[str], HuggingFaceVLM]:
     """Load an untrained model by family, once."""
+    from flipbench.models.vlm.huggingface import HuggingFaceVLM
+
     loaded: dict[str, HuggingFaceVLM] = {}
 
     def load(family: str) -> HuggingFaceVLM:

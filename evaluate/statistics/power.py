@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -53,8 +54,7 @@ def power(design: Design, n: int) -> float:
     0.728
     """
     m = np.arange(n + 1)
-    worse = (design.discordance - design.gap) / (2 * design.discordance)
-    p_significant = stats.binom.sf(_critical(m, design.alpha) - 1, m, worse)
+    p_significant = _significant(design, 1 << n.bit_length())[: n + 1]
     return float(np.sum(stats.binom.pmf(m, n, design.discordance) * p_significant))
 
 
@@ -76,6 +76,17 @@ def pairs_needed(design: Design, target: float = 0.8, max_pairs: int = 1_000_000
         low, high = (low, middle) if power(design, middle) >= target else (middle, high)
     below = [n for n in range(high, high + max(20, high // 10)) if power(design, n) < target]
     return (below[-1] + 1) if below else high
+
+
+@functools.lru_cache(maxsize=4)
+def _significant(design: Design, size: int) -> Floats:
+    """Return the probability of p <= alpha given m discordant pairs, for each m below ``size``.
+
+    It depends on no number of pairs, and so is shared by all those that are tried for a design.
+    """
+    m = np.arange(size)
+    worse = (design.discordance - design.gap) / (2 * design.discordance)
+    return np.asarray(stats.binom.sf(_critical(m, design.alpha) - 1, m, worse))
 
 
 def _critical(m: NDArray[np.int_], alpha: float) -> Floats:

@@ -71,16 +71,12 @@ class ImageStore:
             edge shorter than ``MIN_EDGE`` pixels, or cannot be written.
         """
         fmt, width, height = check_image(data, what)
-        ref = ImageRef(
-            sha256=hashlib.sha256(data).hexdigest(), format=_SUFFIX[fmt], width=width, height=height
-        )
-        if not self.has(ref):
-            write_atomically(self.path(ref), data)
-        return ref
+        return self._store(data, _SUFFIX[fmt], width, height)
 
     def put_image(self, image: Image.Image, what: str) -> ImageRef:
-        """Store a generated image losslessly, as PNG."""
-        return self.put(png_bytes(image), what)
+        """Store a generated image losslessly, as PNG; raises as `put`."""
+        check_size(*image.size, what)
+        return self._store(png_bytes(image), "png", *image.size)
 
     def path(self, ref: ImageRef) -> Path:
         """Return the path of an image."""
@@ -130,6 +126,13 @@ class ImageStore:
             return False
         return True
 
+    def _store(self, data: bytes, suffix: str, width: int, height: int) -> ImageRef:
+        sha256 = hashlib.sha256(data).hexdigest()
+        ref = ImageRef(sha256=sha256, format=suffix, width=width, height=height)
+        if not self.has(ref):
+            write_atomically(self.path(ref), data)
+        return ref
+
 
 def as_rgb(image: Image.Image) -> Image.Image:
     """Return the first frame, upright according to EXIF, with transparency on white."""
@@ -154,6 +157,17 @@ def check_image(data: bytes, what: str) -> tuple[str, int, int]:
     return fmt, *image.size
 
 
+def check_size(width: int, height: int, what: str) -> None:
+    """Raise a `DataError` if an image is too large or too small to be stored."""
+    if width * height > MAX_PIXELS:
+        raise DataError(
+            f"{what}: the image has {width} x {height} pixels, over the limit of"
+            f" {MAX_PIXELS:,}; make it smaller"
+        )
+    if min(width, height) < MIN_EDGE:
+        raise DataError(f"{what}: the image is only {width} x {height} pixels; replace the file")
+
+
 def decode(data: bytes, what: str, *, draft: int | None = None) -> tuple[str, Image.Image]:
     """Return the format and the image, as `as_rgb`.
 
@@ -165,15 +179,7 @@ def decode(data: bytes, what: str, *, draft: int | None = None) -> tuple[str, Im
             warnings.simplefilter("ignore")  # large sizes and odd EXIF data are handled here
             with Image.open(io.BytesIO(data)) as image:
                 width, height, fmt = *image.size, str(image.format)
-                if width * height > MAX_PIXELS:
-                    raise DataError(
-                        f"{what}: the image has {width} x {height} pixels, over the limit of"
-                        f" {MAX_PIXELS:,}; make it smaller"
-                    )
-                if min(width, height) < MIN_EDGE:
-                    raise DataError(
-                        f"{what}: the image is only {width} x {height} pixels; replace the file"
-                    )
+                check_size(width, height, what)
                 if fmt not in _SUFFIX:
                     raise DataError(f"{what}: {fmt} images are not supported; convert it to PNG")
                 if image.mode == "F":

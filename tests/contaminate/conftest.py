@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from flipbench.config.experiment import ContaminateConfig, ModelConfig, Strategy
 from flipbench.config.training import DataConfig
 from flipbench.contaminate.data.regimes import RegimeData
 from flipbench.contaminate.plan import expand
+from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
@@ -59,12 +61,16 @@ def make_plan(tiny_folders: dict[str, Path], items: dict[str, Item]) -> MakePlan
 
 
 @pytest.fixture(scope="session")
-def new_run(tmp_path_factory: pytest.TempPathFactory) -> NewRun:
+def new_run(
+    tmp_path_factory: pytest.TempPathFactory, shapes_store: ImageStore, items: dict[str, Item]
+) -> NewRun:
     """Open a run directory that has the items' pictures."""
 
     def new(name: str = "run") -> Run:
         run = Run(tmp_path_factory.mktemp(name))
-        shapes_vqa(run.images, N_ITEMS)
+        run.images.folder.mkdir()
+        for item in items.values():
+            shutil.copy(shapes_store.path(item.images[0]), run.images.folder)
         return run
 
     return new

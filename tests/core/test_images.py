@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
+from flipbench.core import images
 from flipbench.core.errors import DataError
 from flipbench.core.images import MAX_PIXELS, ImageStore, as_rgb, check_image, decode
 from tests.fixtures.stored_run import DAMAGE
@@ -82,6 +83,25 @@ def test_a_picture_made_here_is_kept_losslessly(tmp_path: Path) -> None:
     ref = store.put_image(noise(), "drawn")
     assert ref.format == "png"
     assert np.array_equal(np.asarray(store.open(ref)), np.asarray(noise()))
+
+
+def test_a_picture_made_here_is_not_decoded_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, exif = ImageStore(tmp_path), Image.Exif()
+    exif[0x0112] = 6  # lies on its side
+    lying = Image.open(io.BytesIO(encoded(noise(), "JPEG", exif=exif)))
+    with monkeypatch.context() as undecoded:
+        undecoded.setattr(images, "decode", None)
+        ref = store.put_image(lying, "drawn")
+    assert store.open(ref).size == (ref.width, ref.height) == (40, 30)
+
+
+@pytest.mark.parametrize("size", [(1, 9), (8001, 8000)])
+def test_a_picture_of_no_usable_size_is_not_stored(size: tuple[int, int], tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="{} x {} pixels".format(*size)):
+        ImageStore(tmp_path).put_image(Image.new("L", size), "drawn")
+    assert not list(tmp_path.iterdir())
 
 
 def test_put_twice_writes_once(tmp_path: Path) -> None:

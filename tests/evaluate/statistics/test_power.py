@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from flipbench.evaluate.statistics import power as power_module
 from flipbench.evaluate.statistics.paired import mcnemar_p
 from flipbench.evaluate.statistics.power import Design, pairs_needed, power
 
@@ -41,6 +42,21 @@ def test_the_pairs_needed_are_the_fewest_with_enough_power(design: Design) -> No
     assert needed is not None
     assert power(design, needed - 1) < 0.8
     assert all(power(design, n) >= 0.8 for n in range(needed, needed + 30))
+
+
+def test_the_critical_counts_are_worked_out_once_for_many_numbers_of_pairs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes: list[int] = []
+    critical = power_module._critical
+
+    def counted(m: power_module.Floats, alpha: float) -> power_module.Floats:
+        sizes.append(len(m))
+        return critical(m, alpha)
+
+    monkeypatch.setattr(power_module, "_critical", counted)
+    assert pairs_needed(Design(-0.05, 0.21)) == 552
+    assert sizes == [4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048]
 
 
 def test_no_sample_size_detects_a_zero_gap() -> None:

@@ -40,6 +40,7 @@ PARENT = """
 import os, signal, sys, time
 from pathlib import Path
 from flipbench.models.serving import process
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what starts in the background
 process._GRACE = 1.0
 folder, how = Path(sys.argv[1]), sys.argv[2]
 command = [sys.executable, "-c", (folder / "server.py").read_text(), *sys.argv[3:]]
@@ -95,7 +96,7 @@ def test_a_server_ends_with_its_command(tmp_path: Path, how: str) -> None:
     pids = processes(tmp_path / "server.log")
     if words[0].startswith("SIG"):
         os.killpg(parent.pid, getattr(signal, words[0]))  # as Ctrl-C reaches a whole group
-    parent.wait()
+    parent.wait(60)
     assert all_ended(pids)
 
 
