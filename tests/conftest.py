@@ -99,8 +99,8 @@ def shapes_items(shapes_store: ImageStore) -> list[Item]:
 
 
 @pytest.fixture(scope="session")
-def tiny_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Return an untrained checkpoint of each family."""
+def every_tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return an untrained checkpoint of each family that lineages are trained of."""
     from flipbench.shapes.training.tiny import BUILDERS, build
 
     texts = corpus(np.random.default_rng(0))
@@ -114,7 +114,15 @@ def tiny_folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="session")
-def tiny_vlm(tiny_folders: dict[str, Path]) -> Callable[[str], HuggingFaceVLM]:
+def tiny_folders(every_tiny_folder: dict[str, Path]) -> dict[str, Path]:
+    """Return an untrained checkpoint of each family that is shipped."""
+    from flipbench.shapes.training.tiny import FAMILIES
+
+    return {family: every_tiny_folder[family] for family in FAMILIES}
+
+
+@pytest.fixture(scope="session")
+def tiny_vlm(every_tiny_folder: dict[str, Path]) -> Callable[[str], HuggingFaceVLM]:
     """Load an untrained model by family, once."""
     from flipbench.models.vlm.huggingface import HuggingFaceVLM
 
@@ -122,7 +130,7 @@ def tiny_vlm(tiny_folders: dict[str, Path]) -> Callable[[str], HuggingFaceVLM]:
 
     def load(family: str) -> HuggingFaceVLM:
         if family not in loaded:
-            loaded[family] = HuggingFaceVLM(str(tiny_folders[family]))
+            loaded[family] = HuggingFaceVLM(str(every_tiny_folder[family]))
         return loaded[family]
 
     return load

@@ -223,7 +223,10 @@ def table(rows: Sequence[tuple[TrainingPlan, TrainingCost, bool]]) -> str:
         line = [plan.id[:8], plan.model, plan.label, plan.strategy, plan.benchmark]
         line += [f"{len(plan.item_ids):,}", str(plan.copies), str(plan.epochs)]
         line += [f"{n_examples(plan) * plan.epochs:,}", f"{n_steps(plan):,}"]
-        line += [f"{cost.shape.n_trainable:,}", size_text(cost.memory)]
+        line += [
+            f"{cost.shape.n_trainable:,}",
+            size_text(cost.memory) if cost.memory else "not estimated",
+        ]
         line += [time_text(cost.seconds), size_text(cost.disk), "done" if done else ""]
         lines.append(line)
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]

@@ -153,7 +153,9 @@ def plan_contamination(assembly: Assembly) -> list[str]:
     regimes = _regimes(assembly, write=False)
     plans = _plans(assembly, regimes)
     done = {c.plan_id for c in assembly.run.read(Checkpoint)}
-    estimates = _estimates(assembly, regimes, plans)
+    # one process among several cannot try a step by itself
+    alone = n_processes() == 1
+    estimates = _estimates(assembly, regimes, plans, with_memory=alone)
     rows = [(plan, e, plan.id in done) for plan, e in zip(plans, estimates, strict=True)]
     todo = [e for _, e, is_done in rows if not is_done]
     scratch = max((e.scratch for e in todo), default=0)

@@ -34,7 +34,7 @@ class Need:
     weights: int | None
     peak: int | None = None
     about: str = ""
-    details: tuple[str, ...] = ()
+    rest: tuple[str, ...] = ()
 
     def lines(self, phase: str) -> list[str]:
         """Return the phase's line for people, and its details."""
@@ -48,7 +48,7 @@ class Need:
         else:
             text = f"  {phase}: {size_text(self.peak)}, {size_text(self.weights)} of it weights"
         about = f"; {self.about}" if self.about else ""
-        return [f"{text} ({self.what}{about})", *(f"    {line}" for line in self.details)]
+        return [f"{text} ({self.what}{about})", *(f"    {line}" for line in self.rest)]
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,10 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from flipbench.core.files import atomic_file
+from flipbench.core.files import atomic_file, write_atomically
 from flipbench.pipelines.population.settings import StudyConfig, drawn_order, lineages_of
 from flipbench.pipelines.population.unit import Unit, run_unit
+from flipbench.reporting.writers import frame_csv
 
 log = logging.getLogger(__name__)
 TABLES = ("scores", "items")
@@ -113,5 +114,4 @@ def collect(run: Path) -> None:
             frame.to_parquet(partial, compression="zstd", index=False)
     spent = [json.loads((folder / "unit.json").read_text()) for folder in folders]
     facts = {unit["lineage"]["name"]: unit["lineage"] for unit in spent}
-    with atomic_file(run / "lineages.csv") as partial:
-        pd.DataFrame(list(facts.values())).to_csv(partial, index=False)
+    write_atomically(run / "lineages.csv", frame_csv(pd.DataFrame(list(facts.values()))))

@@ -145,7 +145,8 @@ def test_an_adapter_answers_as_peft_does_unmerged(
         with torch.no_grad():
             logits, added = (model(**inputs).logits[0, -1].float() for model in (unmerged, merged))
         expected = logits.log_softmax(-1)[letters[: probe.n_options]].tolist()
-        assert response.option_log_probs == pytest.approx(expected, abs=1e-6)
+        rounding = {"float32": 1e-5, "bfloat16": 0.03}[dtype]  # read in another order
+        assert response.option_log_probs == pytest.approx(expected, abs=rounding)
         assert response.option_log_probs != pytest.approx(other.option_log_probs, abs=1e-2)
         differences.append(float((logits - added).abs().max()))
     assert (max(differences) > 1e-3) == (dtype == "bfloat16")
