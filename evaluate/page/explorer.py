@@ -14,7 +14,16 @@ from flipbench.core.records import Response, Score
 from flipbench.reporting import formats
 
 from ..protocol.grid import GridModel
-from ..report.tables import VERDICTS, cell_key, label, rule_title, scores_of, statistic_cell, title
+from ..report.tables import (
+    VERDICTS,
+    cell_key,
+    families,
+    label,
+    rule_title,
+    scores_of,
+    statistic_cell,
+    title,
+)
 
 Replies = Mapping[str, Mapping[str, tuple[Response | None, Response | None]]]
 """By model fingerprint and original item's id: replies to the original and the perturbed item."""
@@ -54,21 +63,16 @@ def make_explorer(
                 known = json.dumps(values) if any(v is not None for v in values) else ""
                 number = series.setdefault(known, len(series)) if known else -1
                 cells[cell_key(model.name, detector, rule)] = _cell(score, rule, number)
+    ordered = [(m, models) for models in families(grid).values() for m in models]
     content = {
         "models": [
-            {
-                "name": m.name,
-                "label": label(m, family),
-                "family": m.family,
-                "dose": m.dose,
-            }
-            for m in grid
-            for family in [[other for other in grid if other.family == m.family]]
+            {"name": m.name, "label": label(m, models), "family": m.family, "dose": m.dose}
+            for m, models in ordered
         ],
         "items": [_item(pair) for pair in pairs],
         "cells": cells,
         "series": [json.loads(values) for values in series],
-        "replies": [_replies(model, pairs, replies or {}) for model in grid],
+        "replies": [_replies(model, pairs, replies or {}) for model, _ in ordered],
     }
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
     packed = gzip.compress(text.encode(), 9, mtime=0)  # the same page from the same data

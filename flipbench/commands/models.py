@@ -373,7 +373,7 @@ def detect(
     settings = DetectionSettings(
         named.base_url or named.name,
         benchmark,
-        reference or (),
+        [named_model(one).name for one in reference or ()],
         [name.strip() for name in detectors.split(",") if name.strip()],
         out,
         ask,

@@ -78,7 +78,8 @@ def test_every_score_is_in_the_data_with_its_values(data: ReportData) -> None:
     assert [n for n, v in zip(names, values, strict=True) if v == -1] == fallen(data)
     assert cell["rises"] is False and cell["n"] == N_PAIRS
     assert content["cells"][f"{MODEL}/circular_eval/paper"]["series"] == -1, "no values per item"
-    old, new = content["replies"][data.grid.index(next(m for m in data.grid if m.name == MODEL))][0]
+    place = [model["name"] for model in content["models"]].index(MODEL)
+    old, new = content["replies"][place][0]
     assert old[0] == data.benchmark.pairs[0].original.answer and old[1][old[0]] == -0.25
     assert explorer == make_explorer(data.benchmark, data.grid, data.scores, data.replies)
 
