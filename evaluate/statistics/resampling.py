@@ -91,8 +91,8 @@ def label_swap_p(
     if len(totals) == 1:
         return 0.5 if totals[0] < 0 else 1.0
     test = stats.permutation_test(
-        (totals,),
-        _sum,
+        (totals / np.abs(totals).sum(),),
+        _rounded_sum,
         permutation_type="samples",
         vectorized=True,
         n_resamples=n_permutations,
@@ -166,5 +166,6 @@ def _ratio(totals: Array, sizes: Array, axis: int = -1) -> Array:
     return np.asarray(totals.sum(axis=axis) / sizes.sum(axis=axis))
 
 
-def _sum(totals: Array, axis: int = -1) -> Array:
-    return np.asarray(totals.sum(axis=axis))
+def _rounded_sum(shares: Array, axis: int = -1) -> Array:
+    """Return sums of shares of a total; equal ones must be equal however they were added up."""
+    return np.asarray(np.round(shares.sum(axis=axis), 12))
