@@ -53,12 +53,12 @@ class Steps:
     cells: int = 200
     letters: int = 500
     lookups: int = 400
-    questions: int = 2_500
+    questions: int = 3_500
     scenes: int = 6_000
     exam: int = 30
 
 
-LEVELS: dict[Level, Steps] = {"weak": Steps(questions=1_000), "strong": Steps()}
+LEVELS: dict[Level, Steps] = {"weak": Steps(questions=1_200), "strong": Steps()}
 
 
 @dataclass(frozen=True)
