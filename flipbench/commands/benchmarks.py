@@ -165,7 +165,9 @@ def export(
     overrides: Overrides = None,
     form: Annotated[
         str,
-        typer.Option("--format", help="jsonl, parquet, vlmeval, lmms-eval, huggingface or recipe"),
+        typer.Option(
+            "--format", help="jsonl, parquet, vlmeval, lmms-eval, inspect, huggingface or recipe"
+        ),
     ] = "jsonl",
     share_anyway: Annotated[
         str, typer.Option(help="the name of a benchmark whose licence forbids edited pictures")

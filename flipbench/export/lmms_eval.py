@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import shutil
@@ -18,9 +17,14 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item
 from flipbench.export import lmms_utils
-from flipbench.export.pairs import export_name, png_of, sides
-from flipbench.prompting import parsing, prompts
-from flipbench.prompting.prompts import LETTERS, choice_prompt, open_prompt
+from flipbench.export.pairs import (
+    export_name,
+    png_of,
+    prompt_of,
+    sides,
+    standalone_parser,
+    target_of,
+)
 
 _ROWS_PER_GROUP = 64
 _README = """# {names}
@@ -65,7 +69,7 @@ def write_lmms_eval(
     task_folder = folder / export_name(benchmark)
     task_folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(lmms_utils.__file__, task_folder / "utils.py")
-    write_atomically(task_folder / "parsing.py", _standalone_parser())
+    write_atomically(task_folder / "parsing.py", standalone_parser())
     written = []
     for side, items in sides(benchmark):
         data = task_folder / f"{side}.parquet"
@@ -116,15 +120,6 @@ def pixel_limits(folder: Path) -> tuple[int, int] | None:
         if fewest and most:
             return int(fewest), int(most)
     return None
-
-
-def _standalone_parser() -> str:
-    """Return the source of the parser of replies, without its imports from flipbench."""
-    source = inspect.getsource(parsing)
-    imported = f"from {prompts.__name__} import LETTERS\n"
-    if imported not in source:
-        raise AssertionError(f"{parsing.__name__} does not import its letters alone")
-    return source.replace(imported, f'LETTERS = "{LETTERS}"\n')
 
 
 def _readme(benchmark: PairedBenchmark, tasks: Sequence[Path], models: Mapping[str, Path]) -> str:
@@ -179,14 +174,12 @@ def _write_parquet(
 
 
 def _doc(item: Item, images: ImageStore) -> dict[str, Any]:
-    options = list(item.options or ())
-    prompt = choice_prompt(item.question, options) if options else open_prompt(item.question)
     return {
         "id": item.id,
         "name": item.name,
         "images": [{"bytes": png_of(ref, images), "path": None} for ref in item.images],
-        "prompt": prompt,
-        "options": options,
-        "target": item.answer_text if item.answer is None else LETTERS[item.answer],
+        "prompt": prompt_of(item),
+        "options": list(item.options or ()),
+        "target": target_of(item),
         "category": item.category,
     }

@@ -1,7 +1,8 @@
-"""Shared by all formats: names with a content hash, and one image encoder for both sides."""
+"""Shared by all formats: names with a content hash, one image encoder, one prompt, one parser."""
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from flipbench.benchmarks.write import write_jsonl, write_parquet
 from flipbench.core.images import ImageStore, png_bytes
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import ImageRef, Item
+from flipbench.prompting import parsing, prompts
+from flipbench.prompting.prompts import LETTERS, choice_prompt, open_prompt
 
 SIDES = ("original", "perturbed")
 
@@ -55,6 +58,27 @@ def png_of(ref: ImageRef, images: ImageStore) -> bytes:
     Otherwise a JPEG original and its PNG edit would differ in more than the edit.
     """
     return png_bytes(images.open(ref))
+
+
+def prompt_of(item: Item) -> str:
+    """Return the prompt of a question, with its options if it has any."""
+    return (
+        choice_prompt(item.question, item.options) if item.options else open_prompt(item.question)
+    )
+
+
+def target_of(item: Item) -> str:
+    """Return the right letter, or the right answer of a free-form question."""
+    return item.answer_text if item.answer is None else LETTERS[item.answer]
+
+
+def standalone_parser() -> str:
+    """Return the source of the parser of replies, without its imports from flipbench."""
+    source = inspect.getsource(parsing)
+    imported = f"from {prompts.__name__} import LETTERS\n"
+    if imported not in source:
+        raise AssertionError(f"{parsing.__name__} does not import its letters alone")
+    return source.replace(imported, f'LETTERS = "{LETTERS}"\n')
 
 
 def write_jsonl_pair(benchmark: PairedBenchmark, folder: Path) -> list[Path]:

@@ -1,0 +1,91 @@
+"""A folder for Inspect: two tasks, one JSONL file per side, pictures, a README."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from flipbench.core.files import make_folder, write_atomically
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import ImageRef, Item
+from flipbench.export import lmms_utils
+from flipbench.export.pairs import (
+    export_name,
+    png_of,
+    prompt_of,
+    sides,
+    standalone_parser,
+    target_of,
+)
+
+_README = """# {name}
+
+{pairs} pairs, original and perturbed, for [Inspect](https://inspect.aisi.org.uk):
+
+    inspect eval {name}/task.py@original  --model … --log-dir logs
+    inspect eval {name}/task.py@perturbed --model … --log-dir logs
+    flipbench gap logs/…original….eval logs/…perturbed….eval
+
+Replies are scored by `parsing.py`, flipbench's own parser; `flipbench gap` scores them again, and
+joins the two tasks by the samples' ids. Run both with the same arguments. A reply may have 16
+tokens; for a model that reasons first, raise the limit: `-T max_tokens=4096`.
+
+The pictures of `perturbed` are synthetic. Do not train on either side.
+"""
+
+
+def write_inspect(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
+    """Write the folder ``NAME_HASH/`` with ``task.py``, both sides' JSONL and pictures.
+
+    Returns the task file, then the two JSONL files. The folder can be moved, and needs inspect_ai
+    alone to run. Samples of both sides have the id of the original, by which `flipbench gap` joins
+    the two logs. Replies are scored by a copy of `flipbench.prompting.parsing`.
+
+    Raises
+    ------
+    DataError
+        If an image is missing.
+    """
+    out = folder / export_name(benchmark)
+    make_folder(out / "images")
+    written = [
+        _write_side(items, benchmark, out / f"{side}.jsonl") for side, items in sides(benchmark)
+    ]
+    about = {side: export_name(benchmark, side) for side, _ in sides(benchmark)}
+    version = {"version": benchmark.id[:8]}
+    write_atomically(out / "benchmark.json", json.dumps(about | version, indent=2) + "\n")
+    write_atomically(out / "parsing.py", standalone_parser())
+    shutil.copyfile(lmms_utils.__file__, out / "scoring.py")
+    readme = _README.format(name=out.name, pairs=f"{len(benchmark.pairs):,}")
+    write_atomically(out / "README.md", readme)
+    task = out / "task.py"
+    shutil.copyfile(Path(__file__).with_name("inspect_task.py"), task)
+    return [task, *written]
+
+
+def _write_side(items: Sequence[Item], benchmark: PairedBenchmark, path: Path) -> Path:
+    rows = []
+    for item, original in zip(items, benchmark.originals, strict=True):
+        row = {
+            "item": original.id,
+            "id": item.id,
+            "name": item.name,
+            "images": [_put(ref, benchmark.images, path.parent) for ref in item.images],
+            "prompt": prompt_of(item),
+            "options": list(item.options or ()),
+            "target": target_of(item),
+            "category": item.category,
+        }
+        rows.append(json.dumps(row, ensure_ascii=False) + "\n")
+    return write_atomically(path, "".join(rows))
+
+
+def _put(ref: ImageRef, images: ImageStore, folder: Path) -> str:
+    """Write an image as PNG unless it is there; return its path below ``folder``."""
+    name = f"images/{ref.sha256}.png"
+    if not (folder / name).exists():
+        write_atomically(folder / name, png_of(ref, images))
+    return name
