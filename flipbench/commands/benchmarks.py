@@ -172,14 +172,21 @@ def export(
     share_anyway: Annotated[
         str, typer.Option(help="the name of a benchmark whose licence forbids edited pictures")
     ] = "",
+    licence: Annotated[
+        str, typer.Option(help="of the export, where its items state none or several (huggingface)")
+    ] = "",
+    leaderboard: Annotated[
+        bool, typer.Option("--leaderboard", help="also eval.yaml, for the Hub (huggingface)")
+    ] = False,
 ) -> None:
     """Write the paired benchmark of a run, original and perturbed, for other tools.
 
-    A source whose licence forbids derivatives gives a recipe without pictures, from which
-    `flipbench rebuild` draws them again; --share-anyway NAME overrides that.
+    --format huggingface is for publishing: a data card, Croissant metadata, and a licence, which
+    must be known. A source whose licence forbids derivatives gives a recipe without pictures, from
+    which `flipbench rebuild` draws them again; --share-anyway NAME overrides that.
     """
     assembly = assemble(config, overrides)
-    from flipbench.export import FORMATS, forbids_derivatives, write_recipe
+    from flipbench.export import FORMATS, forbids_derivatives, write_huggingface, write_recipe
 
     benchmark = assembly.pairs
     if not benchmark.pairs:
@@ -189,6 +196,8 @@ def export(
     if form not in (*FORMATS, "recipe"):
         known = ", ".join((*FORMATS, "recipe"))
         raise ConfigError(f"--format {form}: no such format; choose one of {known}")
+    if (licence or leaderboard) and form != "huggingface":
+        raise ConfigError("--licence and --leaderboard are for --format huggingface")
     if share_anyway and share_anyway != benchmark.name:
         raise LicenceError(f"--share-anyway {share_anyway}: this benchmark is {benchmark.name!r}")
     found = benchmark.exchangeable is False  # nobody edited these pictures
@@ -208,6 +217,10 @@ def export(
         named = {name: model.path for name, model in assembly.config.models.items() if model.path}
         paths = {name: Path(resolve_path(path)) for name, path in named.items()}
         written = write_lmms_eval(benchmark, out, paths)
+    elif form == "huggingface":
+        written = write_huggingface(benchmark, out, licence, leaderboard=leaderboard)
+        if not any(path.name == "croissant.json" for path in written):
+            say("croissant.json is left out: pip install 'flipbench[publish]' for it")
     else:
         written = FORMATS[form](benchmark, out)
     say(f"{len(benchmark.pairs)} pairs:\n" + "\n".join(f"  {path}" for path in written))

@@ -1,7 +1,8 @@
 """Export of paired benchmarks: always both sides, through one encoder and one template.
 
 Reading order: ``pairs`` (shared by all formats), then ``vlmeval``, ``lmms_eval``, ``inspect_eval``
-and ``huggingface``; ``recipe`` for sources whose licence forbids derivatives.
+and ``huggingface``, which is for publishing (``licence``, ``card``, ``croissant``); ``recipe`` for
+sources whose licence forbids derivatives.
 
 Exports copy records and never change them. To add a format, write a function with the signature of
 ``write_vlmeval`` and add it to ``FORMATS``.
@@ -11,9 +12,10 @@ from __future__ import annotations
 
 from flipbench.export.huggingface import write_huggingface
 from flipbench.export.inspect_eval import write_inspect
+from flipbench.export.licence import forbids_derivatives
 from flipbench.export.lmms_eval import write_lmms_eval
 from flipbench.export.pairs import write_jsonl_pair, write_parquet_pair
-from flipbench.export.recipe import forbids_derivatives, write_recipe
+from flipbench.export.recipe import write_recipe
 from flipbench.export.vlmeval import write_vlmeval
 
 FORMATS = {
@@ -25,4 +27,4 @@ FORMATS = {
     "huggingface": write_huggingface,
 }
 
-__all__ = ["FORMATS", "forbids_derivatives", "write_recipe"]
+__all__ = ["FORMATS", "forbids_derivatives", "write_huggingface", "write_recipe"]

@@ -1,73 +1,220 @@
-"""A Hugging Face dataset folder: two configurations and a card."""
+"""A Hugging Face dataset folder: two configurations, a data card and Croissant metadata."""
 
 from __future__ import annotations
 
-from collections import Counter
+import base64
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
 import yaml
 
 from flipbench.benchmarks.write import write_parquet
-from flipbench.core.files import markdown_text, without_html
+from flipbench.core.errors import DataError
+from flipbench.core.files import atomic_file, markdown_text, without_html, write_atomically
+from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
-from flipbench.export.pairs import export_name, sides
+from flipbench.core.records import Item, JsonDict
+from flipbench.export import card
+from flipbench.export.croissant import write_croissant
+from flipbench.export.licence import LicenceDecision, decide
+from flipbench.export.pairs import SIDES, export_name, png_of, sides
 
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"))
+_ROWS_PER_GROUP = 64
 
 
-def write_huggingface(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
-    """Write ``original/test.parquet``, ``perturbed/test.parquet`` and ``README.md``.
+def write_huggingface(
+    benchmark: PairedBenchmark, folder: Path, licence: str = "", *, leaderboard: bool = False
+) -> list[Path]:
+    """Write ``original/test.parquet``, ``perturbed/test.parquet``, the card and Croissant metadata.
 
     Open it with ``datasets.load_dataset(FOLDER, "perturbed")``; upload the folder to publish it.
+    ``croissant.json`` is left out if mlcroissant is not installed.
+
+    Parameters
+    ----------
+    licence : str
+        The licence that the maintainer names; see `flipbench.export.licence.decide`.
+    leaderboard : bool
+        Also write ``eval.yaml``, which registers a benchmark on the Hub, and the data that it
+        names: pictures as data URIs, so the folder is more than twice as large.
+
+    Raises
+    ------
+    LicenceError
+        If a licence must be named, or the named one is refused.
+    DataError
+        If ``eval.yaml`` is wanted and an item is free-form or has several pictures.
     """
+    decision = decide(benchmark, licence)
+    if leaderboard:
+        _check_for_leaderboard(benchmark)
     written = [
         write_parquet(items, benchmark.images, folder / side / "test.parquet")
         for side, items in sides(benchmark)
     ]
-    card = folder / "README.md"
-    card.write_text(dataset_card(benchmark), encoding="utf-8")
-    return [*written, card]
+    if leaderboard:
+        written += _write_leaderboard(benchmark, folder)
+    if find_spec("mlcroissant"):
+        written.append(write_croissant(benchmark, decision, folder))
+    text = dataset_card(benchmark, decision, leaderboard=leaderboard)
+    return [*written, write_atomically(folder / "README.md", text)]
 
 
-def dataset_card(benchmark: PairedBenchmark) -> str:
-    """Return the dataset card: sources, licences, funnel and provenance."""
+def dataset_card(
+    benchmark: PairedBenchmark, decision: LicenceDecision, *, leaderboard: bool = False
+) -> str:
+    """Return the data card: what it holds, licence, how it was made, limits, provenance."""
     items = benchmark.originals
-    licences = Counter(item.licence or "unknown" for item in items)
     size = next((name for most, name in _SIZES if len(items) < most), "100K<n<1M")
-    head = {
+    names = [*SIDES, *(map(_leaderboard_name, SIDES) if leaderboard else ())]
+    head: JsonDict = {
         "pretty_name": f"{benchmark.name}, answers flipped",
-        "license": "other" if len(licences) > 1 else next(iter(licences), "unknown").lower(),
+        "license": decision.hub_id,
+        **({"license_name": decision.licence} if decision.hub_id == "other" else {}),
         "task_categories": ["visual-question-answering"],
         "size_categories": [size],
+        "tags": ["contamination", *(["synthetic"] if card.is_edited(benchmark) else [])],
         "configs": [
             {
-                "config_name": side,
-                "data_files": [{"split": "test", "path": f"{side}/test.parquet"}],
+                "config_name": name,
+                "data_files": [{"split": "test", "path": f"{name}/test.parquet"}],
             }
-            for side, _ in sides(benchmark)
+            for name in names
         ],
     }
-    sources = Counter(f"{i.source.dataset} {i.source.revision}".strip() for i in items)
+    named = "named by the maintainer" if decision.named else "that of the source"
     lines = [
         f"# {export_name(benchmark)}",
         "",
-        "Every item comes in two versions: the original, and one whose image was edited so that"
-        " another option is correct. Ask a model both with the same prompt: one that has memorised"
-        " the originals does worse on the perturbed versions.",
+        card.description(benchmark),
         "",
         "| | |",
         "|---|---|",
         f"| pairs | {len(items):,} |",
         f"| content hash | `{benchmark.id}` |",
-        *(f"| source | {markdown_text(name)}: {n:,} items |" for name, n in sources.most_common()),
-        *(
-            f"| licence of the source | {markdown_text(name)}: {n:,} items |"
-            for name, n in licences.most_common()
-        ),
+        *(f"| source | {markdown_text(n)}: {k:,} items |" for n, k in _by_number(benchmark)),
         *(f"| {step} | {n:,} |" for step, n in benchmark.funnel.items()),
         *(f"| {what} | {markdown_text(value)} |" for what, value in benchmark.made_by.items()),
         "",
-        "The images in `perturbed` are synthetic. Do not train on either part.",
+        "## Licence",
+        "",
+        f"{markdown_text(decision.licence)}, {named}.",
+        "",
+        *(
+            f"- licence of the source: {markdown_text(name)}, {n:,} items"
+            for name, n in decision.sources.items()
+        ),
+        *(f"- {markdown_text(duty)}" for duty in decision.duties),
+        *_of_the_editor(benchmark),
+        "",
+        "## How it was made",
+        "",
+        markdown_text(f"{card.collection(benchmark)} {card.judgement(benchmark)}"),
+        "",
+        "## Uses and limits",
+        "",
+        *(
+            f"- {markdown_text(line)}"
+            for line in (
+                card.USES,
+                card.NOT_FOR_TRAINING,
+                *card.biases(benchmark),
+                *card.limitations(benchmark),
+                f"Personal data: {card.personal_data()}",
+            )
+        ),
     ]
-    card = without_html("\n".join(lines))
-    return f"---\n{yaml.safe_dump(head, sort_keys=False)}---\n{card}\n"
+    text = without_html("\n".join(lines))
+    return f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---\n{text}\n"
+
+
+def _by_number(benchmark: PairedBenchmark) -> list[tuple[str, int]]:
+    return card.sources(benchmark).most_common()
+
+
+def _of_the_editor(benchmark: PairedBenchmark) -> list[str]:
+    editor = benchmark.made_by.get("editor")
+    if not editor or not card.is_edited(benchmark):
+        return []
+    return [
+        f"- The pictures were drawn by {markdown_text(editor)}. The licence of that model may"
+        " restrict the use of what it draws; flipbench does not read it."
+    ]
+
+
+def _check_for_leaderboard(benchmark: PairedBenchmark) -> None:
+    for pair in benchmark.pairs:
+        item = pair.original
+        if item.options is None or len(item.images) != 1 or len(pair.perturbed.images) != 1:
+            raise DataError(
+                f"{item.subject}: eval.yaml describes multiple-choice questions about one picture;"
+                " export without --leaderboard"
+            )
+
+
+def _leaderboard_name(side: str) -> str:
+    return f"eval-{side}"
+
+
+def _write_leaderboard(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
+    """Write ``eval.yaml`` as the Hub specifies it for Inspect, and the data it names."""
+    tasks = []
+    written = []
+    for side, items in sides(benchmark):
+        name = _leaderboard_name(side)
+        path = folder / name / "test.parquet"
+        _write_rows(items, benchmark.images, path)
+        written.append(path)
+        tasks.append(
+            {
+                "id": f"{export_name(benchmark)}_{side}",
+                "config": name,
+                "split": "test",
+                "field_spec": {
+                    "input": "question",
+                    "input_image": "image",
+                    "target": "answer",
+                    "choices": "options",
+                    "metadata": ["item", "category"],
+                },
+                "solvers": [{"name": "multiple_choice"}],
+                "scorers": [{"name": "choice"}],
+            }
+        )
+    about = {
+        "name": f"{benchmark.name}, answers flipped",
+        "description": card.description(benchmark),
+        "evaluation_framework": "inspect-ai",
+        "tasks": tasks,
+    }
+    text = yaml.safe_dump(about, sort_keys=False, allow_unicode=True)
+    return [*written, write_atomically(folder / "eval.yaml", text)]
+
+
+def _write_rows(items: Sequence[Item], images: ImageStore, path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    text = pa.string()
+    types = {"item": text, "question": text, "image": text, "options": pa.list_(text)}
+    schema = pa.schema(types | {"answer": pa.int64(), "category": text})
+    rows = _rows(items, images)
+    with atomic_file(path) as partial, pq.ParquetWriter(partial, schema) as writer:
+        while batch := list(islice(rows, _ROWS_PER_GROUP)):
+            writer.write_table(pa.Table.from_pylist(batch, schema=schema))
+
+
+def _rows(items: Sequence[Item], images: ImageStore) -> Iterator[JsonDict]:
+    for item in items:
+        encoded = base64.b64encode(png_of(item.images[0], images)).decode()
+        yield {
+            "item": item.name,
+            "question": item.question,
+            "image": f"data:image/png;base64,{encoded}",
+            "options": list(item.options or ()),
+            "answer": item.answer,
+            "category": item.category,
+        }

@@ -8,7 +8,6 @@ rebuild only redraws the images and asks no captioner or judge again.
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -27,18 +26,6 @@ from flipbench.export.pairs import export_name
 EXPECTED = "expected.jsonl"
 _KINDS: tuple[type[Record], ...] = (Flip, PictureChoice, Caption, Verdict)
 _COLUMNS = ("edit_id", "perturbed_sha256", *(n for n in Edit.made_of if n != "caption_text"))
-_NO_DERIVATIVES = re.compile(r"(?:^|[\s_-])nd(?:[\s_-]|$)|no[\s-]?deriv", re.IGNORECASE)
-
-
-def forbids_derivatives(licence: str) -> bool:
-    """Return whether a licence forbids sharing adapted material.
-
-    >>> forbids_derivatives("CC-BY-ND-4.0"), forbids_derivatives("cc-by-nc-nd-4.0")
-    (True, True)
-    >>> forbids_derivatives("CC BY-SA 4.0"), forbids_derivatives("")
-    (False, False)
-    """
-    return _NO_DERIVATIVES.search(licence) is not None
 
 
 def write_recipe(benchmark: PairedBenchmark, run: Run, folder: Path) -> list[Path]:

@@ -214,6 +214,15 @@ def test_export_writes_both_sides(flipbench: Flipbench, config: Path, form: str)
     assert {f"original{suffix}", f"perturbed{suffix}"} <= names
 
 
+def test_a_folder_to_publish_has_a_card_and_a_licence(flipbench: Flipbench, config: Path) -> None:
+    assert flipbench("filter", config, "--limit", "4", "-q").status == 0
+    result = flipbench("export", config, "out", "--format", "huggingface", "--licence", "cc0-1.0")
+    assert result.status == 0 and "out/README.md" in result.out
+    assert "license: cc0-1.0\n" in (config.parent / "out" / "README.md").read_text()
+    refused = flipbench("export", config, "other", "--licence", "cc0-1.0")
+    assert refused.status == 2 and "--format huggingface" in refused.err
+
+
 def test_an_unknown_export_format_is_refused(flipbench: Flipbench, config: Path) -> None:
     flipbench("filter", config, "--limit", "4", "-q")
     result = flipbench("export", config, "out", "--format", "xml")
