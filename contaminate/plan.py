@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 from flipbench.config.local_models import ModelConfig
 from flipbench.config.training import ContaminateConfig, StrategyConfig
 from flipbench.core.errors import ConfigError, DataError
-from flipbench.core.records import Item, TrainingPlan
+from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.checkpoints import check_files, fingerprint, resolve_path
 
@@ -19,21 +19,44 @@ from .data.examples import AS_TEXTS, N_TOGETHER
 from .data.regimes import RegimeData
 
 VERBATIM = "verbatim"
+_STEP_FILE = "trainer/step"
 
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """A plan to train, its items by id, its run, and the precision of its weights."""
+    """A plan to train, its items by id, its run, and the precision of its weights.
+
+    ``on_step`` is called with the number of steps done.
+    """
 
     plan: TrainingPlan
     items: Mapping[str, Item]
     run: Run
     dtype: str
+    on_step: Callable[[int], None] | None = None
 
     @property
     def folder(self) -> Path:
         """The folder of its checkpoints."""
         return self.run.path / checkpoint_folder(self.plan)
+
+    def note_step(self, step: int) -> None:
+        """Note the number of steps done, for other processes too (`steps_done`)."""
+        path = self.folder / _STEP_FILE
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(str(step))
+        if self.on_step:
+            self.on_step(step)
+
+
+def steps_done(plan: TrainingPlan, run: Run, done: Collection[str]) -> int:
+    """Return how many of a plan's steps are done; all if the ids ``done`` have its last epoch."""
+    if Checkpoint.id_for(plan_id=plan.id, epoch=plan.epochs) in done:
+        return n_steps(plan)
+    try:
+        return int((run.path / checkpoint_folder(plan) / _STEP_FILE).read_text())
+    except (OSError, ValueError):  # not begun, or being written
+        return 0
 
 
 def checkpoint_folder(plan: TrainingPlan) -> Path:

@@ -197,11 +197,35 @@ def ask_all(
     that are known to be clean.
     """
     probes = store_probes(detectors, benchmark, prompt_settings, run, of_clean)
-    reports = []
+    return [
+        ask_one(subject, _probes_of(subject, probes, of_clean), run, benchmark.images, options)
+        for subject in models
+    ]
+
+
+def n_unanswered(
+    models: Sequence[ModelUnderTest], probes: Sequence[Probe], of_clean: Sequence[Probe], run: Run
+) -> int:
+    """Return how many answers `ask_all` has to get."""
+    missing = 0
     for subject in models:
-        asked = {p.id: p for p in (*probes, *(of_clean if subject.model.clean else ()))}
-        reports.append(ask_one(subject, list(asked.values()), run, benchmark.images, options))
-    return reports
+        _, ids = _supported(subject, _probes_of(subject, probes, of_clean))
+        missing += len(ids - run.ids(Response, subject.model.fingerprint))
+    return missing
+
+
+def _probes_of(
+    subject: ModelUnderTest, probes: Sequence[Probe], of_clean: Sequence[Probe]
+) -> list[Probe]:
+    distinct = {p.id: p for p in (*probes, *(of_clean if subject.model.clean else ()))}
+    return list(distinct.values())
+
+
+def _supported(subject: ModelUnderTest, probes: Sequence[Probe]) -> tuple[list[Probe], set[str]]:
+    """Return the probes that a model supports, and the ids of its answers to them."""
+    weights = subject.model.fingerprint
+    supported = [probe for probe in probes if needs_of(probe) <= subject.can]
+    return supported, {Response.id_for(probe_id=p.id, model_fingerprint=weights) for p in supported}
 
 
 def ask_one(
@@ -215,10 +239,8 @@ def ask_one(
 
     If there are none, the model is not loaded; a warning says if it could not be.
     """
-    weights = subject.model.fingerprint
-    supported = [probe for probe in probes if needs_of(probe) <= subject.can]
-    ids = {Response.id_for(probe_id=p.id, model_fingerprint=weights) for p in supported}
-    if run.ids(Response, weights).issuperset(ids):
+    supported, ids = _supported(subject, probes)
+    if run.ids(Response, subject.model.fingerprint).issuperset(ids):
         if problem := subject.problem():
             log.warning(
                 "%s: its stored answers are used, but its weights could not answer anew: %s",

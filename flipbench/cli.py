@@ -6,20 +6,23 @@ import logging
 import os
 import sys
 
-from flipbench.commands import app, people, stages
+from flipbench.commands import app, demo, people, stages
 from flipbench.core.errors import FlipbenchError
 from flipbench.core.workers import is_main
 
 # isort: split
 from flipbench.commands import benchmarks, models  # the loop comes first in --help
 
-__all__ = ["app", "benchmarks", "main", "models", "people", "stages"]
+__all__ = ["app", "benchmarks", "demo", "main", "models", "people", "stages"]
 
 
 def main() -> None:
     """Run the command line; errors are one message and exit status 2."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    # for other processes: Python's resource tracker counts what killed ones left
+    os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
+    level = logging.INFO if sys.stderr.isatty() else logging.WARNING
+    logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
     for name in ("httpx", "httpx2", "transformers", "datasets", "accelerate", "faiss"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:

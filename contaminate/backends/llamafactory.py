@@ -112,19 +112,19 @@ class LlamaFactory:
             if len(finished_epochs(folder, plan.epochs)) < plan.epochs:
                 template = template_of(parent.skeleton.config.model_type, plan.model)
                 expected = token_ids(examples[0], processor, template)
-                self._run_training(plan, settings, work, importer, expected)
+                self._run_training(job, settings, work, importer, expected)
         for name in ("trainer", "cache"):
             shutil.rmtree(work / name, ignore_errors=True)
 
     def _run_training(
         self,
-        plan: TrainingPlan,
+        job: TrainingJob,
         settings: dict[str, Any],
         work: Path,
         importer: CheckpointImporter,
         expected: tuple[list[int], list[int]],
     ) -> None:
-        last = last_checkpoint(work / "trainer")
+        plan, last = job.plan, last_checkpoint(work / "trainer")
         if last is not None:
             settings = settings | {"resume_from_checkpoint": last}
         write_yaml(settings, work / "train.yaml")
@@ -143,6 +143,7 @@ class LlamaFactory:
                 )
             if match := _LOSS.search(line):
                 step += 1
+                job.note_step(step)
                 bar.update()
                 bar.set_postfix(loss=match[1])
                 if not math.isfinite(float(match[1])):

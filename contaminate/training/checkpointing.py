@@ -120,6 +120,18 @@ class StopAtNaN(TrainerCallback):  # type: ignore[misc]
             )
 
 
+class NoteSteps(TrainerCallback):  # type: ignore[misc]
+    """Pass on the number of each step that is done, in the main process."""
+
+    def __init__(self, note: Callable[[int], None]) -> None:
+        self.note = note
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Note a step."""
+        if state.is_world_process_zero:
+            self.note(state.global_step)
+
+
 @dataclass(eq=False)
 class SaveEpochs(TrainerCallback):  # type: ignore[misc]
     """Save a checkpoint at the end of each epoch.

@@ -31,7 +31,13 @@ from ..checks.verify import training_facts, verify
 from ..data.examples import Example, training_examples
 from ..plan import TrainingJob, n_warmup, per_device_batch
 from ..strategies import STRATEGIES
-from .checkpointing import SaveEpochs, StopAtNaN, finished_epochs, last_checkpoint
+from .checkpointing import (
+    NoteSteps,
+    SaveEpochs,
+    StopAtNaN,
+    finished_epochs,
+    last_checkpoint,
+)
 from .load import load_parent, prepare
 
 log = logging.getLogger(__name__)
@@ -48,6 +54,7 @@ def train_plan(
     dtype: str = "float32",
     corpus: Sequence[Example] = (),
     train_with: Training | None = None,
+    on_step: Callable[[int], None] | None = None,
 ) -> list[Checkpoint]:
     """Train ``plan`` and return its checkpoints, one per epoch.
 
@@ -67,6 +74,8 @@ def train_plan(
         The conversations of the plan's corpus.
     train_with : callable, optional
         Trains the missing epochs; by default with trl.
+    on_step : callable, optional
+        Called with the number of steps done, in the main process.
 
     Raises
     ------
@@ -79,7 +88,7 @@ def train_plan(
     PrerequisiteError
         If a package or a GPU is missing, or GPU memory is too small.
     """
-    job = TrainingJob(plan, items, run, dtype)
+    job = TrainingJob(plan, items, run, dtype, on_step)
     with run.turn(f"training {job.folder.name}") if is_main() else nullcontext():
         return _checkpoints(job, corpus, train_with)
 
@@ -186,6 +195,7 @@ def _train(job: TrainingJob, examples: Sequence[Example]) -> None:
     adapter = prepare(model, plan, dtype)
     trainer = trainer_of(plan, examples, model, processor, folder, dtype, adapter=adapter)
     trainer.add_callback(StopAtNaN())
+    trainer.add_callback(NoteSteps(job.note_step))
     trainer.add_callback(
         SaveEpochs(
             plan=plan,

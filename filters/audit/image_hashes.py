@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from tqdm import tqdm
 
 from flipbench.core.errors import DataError, attempt
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
+from flipbench.core.stage import progress_bar
 from flipbench.imaging.similarity import perceptual_hash
 
 SIDE = 16
@@ -65,16 +65,12 @@ def fingerprints(
         small = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
         return bits, np.asarray(small).ravel(), float(np.asarray(image.convert("L")).std()) < _FLAT
 
-    with ThreadPoolExecutor(N_THREADS) as pool:
-        results = list(
-            tqdm(
-                pool.map(fingerprint, distinct),
-                total=len(distinct),
-                desc="hash images",
-                unit="img",
-                disable=not progress,
-            )
-        )
+    bar = progress_bar("hash images", len(distinct), unit="img", shown=progress)
+    results = []
+    with ThreadPoolExecutor(N_THREADS) as pool, bar:
+        for result in pool.map(fingerprint, distinct):
+            results.append(result)
+            bar.update()
     pairs = list(zip(distinct, results, strict=True))
     opened = [(ref, result) for ref, result in pairs if not isinstance(result, str)]
     bits = np.array([result[0] for _, result in opened], np.uint8)

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +24,7 @@ import typer
 from flipbench import __version__
 
 if TYPE_CHECKING:
+    from flipbench.config.experiment import Config
     from flipbench.pipelines.assembly import Assembly
     from flipbench.reporting.tables import Table
 
@@ -165,8 +168,10 @@ def say_aligned(table: Table) -> int:
     return say("\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()))
 
 
-def finish(reports: Sequence[object], *, quiet: bool = False) -> None:
-    """Say what each stage did; exit with 1 where something failed."""
+def finish(
+    reports: Sequence[object], *, quiet: bool = False, then: Mapping[str, str] | None = None
+) -> None:
+    """Say what each stage did, and what comes next; exit with 1 where something failed."""
     failed = 0
     for report in reports:
         if not quiet:
@@ -177,3 +182,51 @@ def finish(reports: Sequence[object], *, quiet: bool = False) -> None:
     if failed:
         print(f"{failed} failed; the same command tries them again", file=sys.stderr)
         raise typer.Exit(1)
+    if then and not quiet:
+        say_next(then)
+
+
+def say_next(steps: Mapping[str, str]) -> int:
+    """Print the commands that come next, beside the results; return exit status 0."""
+    width = max(map(len, steps))
+    lines = [f"  {command:{width}}  # {purpose}" for command, purpose in steps.items()]
+    print("\n".join(["Next:", *lines]), file=sys.stderr)
+    return 0
+
+
+@dataclass(frozen=True)
+class Again:
+    """The configuration, overrides and limit of a command, for the ones that come next."""
+
+    config: Path
+    overrides: Sequence[str] | None = None
+    limit: int | None = None
+
+    def __call__(self, command: str, *arguments: str) -> str:
+        """Return a command line on the same configuration."""
+        limit = [] if self.limit is None else ["--limit", self.limit]
+        given = [*arguments, *limit]
+        return command_line(command, self.config, *given, overrides=self.overrides)
+
+    def then(self, loaded: Config) -> dict[str, str]:
+        """Return what comes next when there are pairs."""
+        if loaded.models and loaded.contaminate.strategies:
+            return {self("contaminate", "--dry-run"): "plans, hours and disk of the training"}
+        if loaded.models:
+            return {self("evaluate", "--dry-run"): "the questions to the models"}
+        without_limit = Again(self.config, self.overrides)
+        return {
+            without_limit("export", "OUT", "--format", "vlmeval"): "the pairs for another kit",
+            "flipbench detect --model MODEL --benchmark " + shlex.quote(str(loaded.run)): (
+                "was this model trained on the originals?"
+            ),
+        }
+
+
+def command_line(command: str, *arguments: object, overrides: Sequence[str] | None = None) -> str:
+    """Return a command as it is typed.
+
+    >>> command_line("show", Path("my bench.yaml"), "pairs.png", overrides=["seed=1"])
+    "flipbench show 'my bench.yaml' pairs.png seed=1"
+    """
+    return shlex.join(["flipbench", command, *map(str, arguments), *(overrides or ())])

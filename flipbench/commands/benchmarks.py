@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +10,7 @@ import typer
 
 from flipbench.commands import (
     BENCHMARKS,
+    Again,
     ConfigPath,
     Kept,
     Limit,
@@ -20,8 +20,10 @@ from flipbench.commands import (
     Workers,
     app,
     assemble,
+    command_line,
     finish,
     say,
+    say_next,
 )
 from flipbench.core.errors import ConfigError, DataError, LicenceError
 
@@ -53,12 +55,14 @@ def init(
         raise ConfigError(f"{out} exists already; choose another name with --out") from error
     except OSError as error:
         raise ConfigError(f"{out}: cannot be written ({error.strerror})") from error
-    quoted = shlex.quote(str(out))
-    say(
-        f"{out}: {'; '.join(guess.notes)}\nNext:\n"
-        f"  flipbench import   {quoted}            # reads it and reports every rejected row\n"
-        f"  flipbench generate {quoted} --dry-run  # what the pairs would take and cost\n"
-        f"  flipbench run      {quoted}            # everything, to the report"
+    say(f"{out}: {'; '.join(guess.notes)}")
+    again = Again(out)
+    say_next(
+        {
+            again("import"): "reads it and reports every rejected row",
+            again("generate", "--dry-run"): "what the pairs would take and cost",
+            again("run"): "everything, to the report",
+        }
     )
 
 
@@ -87,6 +91,11 @@ def import_(
     _write_problems(path, problems, unpaired)
     if problems or unpaired:
         say(f"all {len(problems) + len(unpaired)}: {path}")
+    again = Again(config, overrides, limit)
+    if isinstance(spec, PairsSpec):
+        say_next(again.then(assembly.config))
+    else:
+        say_next({again("generate", "--dry-run"): "what the pairs would take and cost"})
     raise typer.Exit(1 if failed else 0)
 
 
@@ -135,7 +144,12 @@ def audit(
         raise typer.Exit()
     audited = audit_benchmark(assembly)
     say(f"{audited.headline}\n{audited.page}")
-    finish(audited.report.reports)
+    again = Again(config, overrides)
+    if assembly.config.audit.corpus:
+        then = {again("adjudicate"): "people say how flagged pictures relate"}
+    else:
+        then = {again("generate", "--dry-run"): "what the pairs would take and cost"}
+    finish(audited.report.reports, then=then)
 
 
 @app.command("simulate-confound", rich_help_panel=BENCHMARKS)
@@ -224,6 +238,11 @@ def export(
     else:
         written = FORMATS[form](benchmark, out)
     say(f"{len(benchmark.pairs)} pairs:\n" + "\n".join(f"  {path}" for path in written))
+    if form == "recipe":
+        say_next({command_line("rebuild", out): "draws the pictures again, for whoever has it"})
+    else:
+        compared = "flipbench gap ORIGINAL PERTURBED"
+        say_next({compared: "compares a model's predictions on both, once another kit has them"})
 
 
 @app.command(rich_help_panel=BENCHMARKS)
@@ -255,7 +274,8 @@ def rebuild(
         benchmark, judged = judge(assembly, candidates)
         reports = [*made, *judged]
     say(f"{len(benchmark.pairs)} pairs in {assembly.benchmark_folder}")
-    finish(reports)
+    drawn = command_line("show", assembly.run.path / "config.yaml", "pairs.png")
+    finish(reports, then={drawn: "some pairs beside each other"})
 
 
 @app.command(rich_help_panel=BENCHMARKS)
@@ -281,3 +301,4 @@ def show(
     else:
         contact_sheet(assembly.pairs, out, pairs)
     say(str(out))
+    say_next({command_line("review", assembly.run.path): "people judge the pairs in the browser"})

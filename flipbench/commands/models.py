@@ -11,6 +11,7 @@ import typer
 
 from flipbench.commands import (
     MODELS,
+    Again,
     ConfigPath,
     DryRun,
     Limit,
@@ -18,10 +19,12 @@ from flipbench.commands import (
     Quiet,
     app,
     assemble,
+    command_line,
     finish,
     say,
     say_aligned,
     say_markdown,
+    say_next,
 )
 from flipbench.core.errors import ConfigError, DataError
 
@@ -54,7 +57,7 @@ def detectors(
     if markdown or names:
         raise typer.Exit(say(table.markdown() if markdown else str(table)))
     say_aligned(table.overview())
-    say("flipbench detectors NAME says more of one.")
+    say_next({"flipbench detectors NAME": "says more of one"})
 
 
 @app.command(rich_help_panel=MODELS)
@@ -138,7 +141,10 @@ def judge_reasoning(
         cases, judge, out, people=people, limit=limit, n_attempts=attempts, progress=not quiet
     )
     say(f"{result.page.read_text()}\n{result}")
-    finish(result.content.reports)
+    given = ["--judge", judge, "--out", out, "--people", out / "steps-to-rate.csv"]
+    rated = command_line("judge-reasoning", cases, *given)
+    then = {} if people else {rated: "the judge against people, once they have filled that in"}
+    finish(result.content.reports, then=then)
 
 
 @app.command(rich_help_panel=MODELS)
@@ -159,7 +165,8 @@ def hints(
 
     result = fb.hint_ablation(assembly)
     say(f"{result}\n{result.page}")
-    finish(result.content.reports)
+    then = {Again(config, overrides, limit)("evaluate"): "all detectors on these models"}
+    finish(result.content.reports, then=then)
 
 
 @app.command(rich_help_panel=MODELS)
@@ -194,7 +201,9 @@ def validate(
         from flipbench.evaluate.predictions.example import write_example
 
         first, second = write_example(models)
-        raise typer.Exit(say(f"flipbench validate {first} --items {second}"))
+        say(f"{first}\n{second}")
+        reads = command_line("validate", first, "--items", second)
+        raise typer.Exit(say_next({reads: "reads these tables"}))
     if form not in ("markdown", "csv"):
         raise ConfigError(f"unknown format {form!r}: choose markdown or csv")
     if models.is_dir():
@@ -390,7 +399,13 @@ def detect(
         raise typer.Exit(say("\n".join(count_work(planned))))
     result = examined(planned)
     say("\n".join([str(result), *(f"- {text}" for text in result.qualifiers), str(result.page)]))
-    finish(result.reports)
+    given = shlex.join(["flipbench", *sys.argv[1:]])
+    then = {}
+    if not reference:
+        then[f"{given} --reference CLEAN"] = "compares with a model that cannot have seen it"
+    if not diagnose:
+        then[f"{given} --diagnose"] = "asks about the items that fell"
+    finish(result.reports, then=then)
 
 
 def _columns(given: list[str] | None) -> dict[str, str]:

@@ -8,7 +8,18 @@ from typing import Annotated
 
 import typer
 
-from flipbench.commands import BENCHMARKS, STAGES, ConfigPath, Overrides, app, assemble, say
+from flipbench.commands import (
+    BENCHMARKS,
+    STAGES,
+    Again,
+    ConfigPath,
+    Overrides,
+    app,
+    assemble,
+    command_line,
+    say,
+    say_next,
+)
 from flipbench.core.errors import ConfigError
 
 Host = Annotated[str, typer.Option(help="another address than loopback needs a token")]
@@ -48,15 +59,23 @@ def review(
         raise ConfigError("--import is for a file's verdicts alone: not with --export, --doubtful")
     if import_:
         report = import_verdicts(run, import_)
-        say(str(report))
+        say(f"{report}, in {run}")
+        say_next(_with_verdicts(run))
         raise typer.Exit(1 if report.problems else 0)
     edit_ids = read_doubtful(run / FOLDER / "reasons.csv") if doubtful else None
     if doubtful and not edit_ids:
         raise typer.Exit(say("no pair is doubtful: nothing to review"))
     if export:
         n_pairs = export_verdicts(run, export, edit_ids)
-        raise typer.Exit(say(f"{n_pairs:,} pairs with their verdicts in {export}"))
+        say(f"{n_pairs:,} pairs with their verdicts in {export}")
+        back = command_line("review", run, "--import", export)
+        raise typer.Exit(say_next({back: "reads the verdicts that people filled in"}))
     serve_review(run, host=host, port=port, token=_token(), blind=blind, edit_ids=edit_ids)
+    say_next(_with_verdicts(run))
+
+
+def _with_verdicts(run: Path) -> dict[str, str]:
+    return {command_line("filter", run / "config.yaml"): "keeps the pairs by these verdicts"}
 
 
 @app.command(rich_help_panel=BENCHMARKS)
@@ -87,14 +106,20 @@ def adjudicate(
         outcome = adjudication_of(run, seed=assembly.config.seed)
         page = write_adjudication(outcome, run.path)
         raise typer.Exit(say(f"{page.read_text()}\n{outcome}\n{page}"))
+    again = Again(config, overrides)
+    then = {again("adjudicate", "--agreement"): "labels, kappa and tables"}
     if import_:
         report = import_verdicts(run.path, import_, ADJUDICATION)
-        say(str(report))
+        say(f"{report}, in {run.path}")
+        say_next(then)
         raise typer.Exit(1 if report.problems else 0)
     if export:
         n_pairs = export_verdicts(run.path, export, task=ADJUDICATION)
-        raise typer.Exit(say(f"{n_pairs:,} pairs with their labels in {export}"))
+        say(f"{n_pairs:,} pairs with their labels in {export}")
+        back = again("adjudicate", "--import", str(export))
+        raise typer.Exit(say_next({back: "reads the labels that people filled in"}))
     serve_review(run.path, host=host, port=port, token=_token(), task=ADJUDICATION)
+    say_next(then)
 
 
 def _token() -> str | None:

@@ -1,10 +1,9 @@
-"""The loop: generate, filter, contaminate, evaluate; all of it; the demo."""
+"""The loop: generate, filter, contaminate, evaluate; all of it."""
 
 from __future__ import annotations
 
 import logging
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +11,7 @@ import typer
 
 from flipbench.commands import (
     STAGES,
+    Again,
     ConfigPath,
     DryRun,
     Kept,
@@ -23,41 +23,16 @@ from flipbench.commands import (
     Workers,
     app,
     assemble,
+    command_line,
     finish,
     say,
+    say_markdown,
+    say_next,
 )
 from flipbench.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from flipbench.api import EvaluationResult
-
-
-@app.command(rich_help_panel=STAGES)
-def demo(
-    out: Annotated[
-        Path | None,
-        typer.Option(help="run directory: runs/demo or, with --diffusion, runs/demo-diffusion"),
-    ] = None,
-    small: Annotated[
-        bool, typer.Option("--small", help="a tenth of the grid, for a quick look")
-    ] = False,
-    diffusion: Annotated[
-        bool,
-        typer.Option("--diffusion", help="a tiny Flux with a ControlNet draws the pictures"),
-    ] = False,
-    quiet: Quiet = False,
-) -> None:
-    """Run the whole loop with every detector on the embedded world, and write a page about it."""
-    import flipbench as fb
-
-    start = time.time()
-    result = fb.demo(out, small=small, diffusion=diffusion, progress=not quiet)
-    assert result.page is not None  # this is no worker
-    for name in ("gap.md", "detectors.md"):  # the notes below them are on the page
-        say((result.page.parent / name).read_text().partition("\n- ")[0])
-    n_failed = sum(report.n_failed for report in result.reports)
-    say(f"{time.time() - start:.0f} s, {n_failed} failed. Now open {result.page}")
-    raise typer.Exit(1 if n_failed else 0)
 
 
 @app.command(rich_help_panel=STAGES)
@@ -80,9 +55,13 @@ def generate(
     if dry_run and not assembly.has_pairs:
         raise typer.Exit(say("\n".join(fb.dry_run(assembly, "generate"))))
     result = fb.generate(assembly)
+    again = Again(config, overrides, limit)
+    if worker is None:
+        say(str(result))
     if result.found is not None:
-        raise typer.Exit(say(str(result)))
-    finish(result.reports, quiet=worker is not None)
+        raise typer.Exit(say_next(again.then(assembly.config)))
+    then = {again("filter"): "judges keep the valid pairs"}
+    finish(result.reports, quiet=worker is not None, then=then)
 
 
 @app.command("filter", rich_help_panel=STAGES)
@@ -108,9 +87,12 @@ def filter_(
     say("  ".join(f"{stage} {n}" for stage, n in result.pairs.funnel.items()))
     for rater, spent in result.spent.items():
         say(f"{rater}: {spent}")
+    say(str(result))
+    then = Again(config, overrides, limit).then(assembly.config) if result.pairs.pairs else {}
     if n := result.n_doubtful:
-        say(f"{n} doubtful: 'flipbench review {result.run} --doubtful' shows them to people")
-    finish(result.reports)
+        doubtful = command_line("review", result.run, "--doubtful")
+        then = {doubtful: f"people judge the {n} doubtful pairs"} | then
+    finish(result.reports, then=then)
 
 
 @app.command(rich_help_panel=STAGES)
@@ -127,6 +109,7 @@ def agreement(
 
     text, page = compare_raters_of(assembly, reference)
     say(f"{text}\n{page}")
+    say_next(Again(config, overrides).then(assembly.config))
 
 
 @app.command(rich_help_panel=STAGES)
@@ -171,12 +154,19 @@ def contaminate(
     result = fb.contaminate(assembly)
     if not is_main():
         return
-    for _, checkpoints in result.trained:
-        for checkpoint in checkpoints:
-            say(f"{checkpoint.model}  dose {checkpoint.dose}  {checkpoint.path}")
+    if worker is None:
+        for _, checkpoints in result.trained:
+            for checkpoint in checkpoints:
+                say(f"{checkpoint.model}  dose {checkpoint.dose}  {checkpoint.path}")
+        say(str(result))
     if n := len(result.failures):
         print(f"{n} plans failed; see failures/ in the run directory", file=sys.stderr)
         raise typer.Exit(1)
+    again = Again(config, overrides, limit)
+    if worker is None and assembly.benchmark_folder.exists():
+        say_next({again("evaluate"): "ask all models, and write the report"})
+    elif worker is None:
+        say_next({again("run"): "make the pairs, ask all models, and write the report"})
 
 
 @app.command(rich_help_panel=STAGES)
@@ -198,7 +188,7 @@ def evaluate(
 
     if dry_run:
         raise typer.Exit(say("\n".join(fb.dry_run(assembly, "evaluate"))))
-    show_report(fb.evaluate(assembly))
+    show_report(fb.evaluate(assembly), Again(config, overrides))
 
 
 @app.command(rich_help_panel=STAGES)
@@ -223,7 +213,7 @@ def run(
 
     if dry_run:
         raise typer.Exit(say("\n".join(fb.dry_run(assembly))))
-    show_report(fb.run(assembly))
+    show_report(fb.run(assembly), Again(config, overrides))
 
 
 def _run_study(config: Path, overrides: list[str], dry_run: bool, quiet: bool, workers: int) -> int:
@@ -238,14 +228,18 @@ def _run_study(config: Path, overrides: list[str], dry_run: bool, quiet: bool, w
     if not quiet:
         logging.getLogger("flipbench.pipelines.population").setLevel(logging.INFO)
     failed = population.run_study(study, workers)
-    say(f"{study.run}: 'flipbench validate {study.run}' makes its tables")
+    say(f"the study's models and answers: {study.run}")
     for message in failed:
         print(message, file=sys.stderr)
+    if not failed:
+        say_next({command_line("validate", study.run): "makes the study's tables"})
     return int(bool(failed))
 
 
-def show_report(result: EvaluationResult) -> None:
-    """Print the table of gaps and where the page lies; a worker has neither."""
+def show_report(result: EvaluationResult, again: Again) -> None:
+    """Print the table of gaps, where the page lies, and what comes next; a worker has none."""
     if page := result.page:
-        say((page.parent / "gap.md").read_text() + f"\n{page}")
-    finish(result.reports, quiet=page is None)
+        say_markdown((page.parent / "gap.md").read_text())
+        say(str(page))
+    then = {again("export", "OUT", "--format", "vlmeval"): "the pairs for another kit"}
+    finish(result.reports, quiet=page is None, then=then)

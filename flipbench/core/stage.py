@@ -164,15 +164,8 @@ def _run(stage: Stage[In], inputs: Iterable[In], run: Run, options: StageOptions
             report.n_skipped += 1
         else:
             todo.setdefault(task_id, task)
-    bar = tqdm(
-        total=len(todo) + report.n_skipped,
-        initial=report.n_skipped,
-        desc=stage.name,
-        unit="rec",
-        disable=not options.progress or not todo,
-        file=sys.stderr,
-        dynamic_ncols=True,
-    )
+    total, shown = len(todo) + report.n_skipped, options.progress and bool(todo)
+    bar = progress_bar(stage.name, total, initial=report.n_skipped, shown=shown)
     with bar, messages_above(bar):
         tasks = list(todo.items())
         size = options.executor.batch_size(stage.name, options.batch_size)
@@ -191,6 +184,21 @@ def _run(stage: Stage[In], inputs: Iterable[In], run: Run, options: StageOptions
         finally:
             run.flush()
     return report
+
+
+def progress_bar(
+    what: str, total: int | None, *, unit: str = "rec", initial: int = 0, shown: bool = True
+) -> tqdm[Any]:
+    """Return a bar with rate and time left; none unless standard error is a terminal."""
+    return tqdm(
+        total=total,
+        initial=initial,
+        desc=what,
+        unit=unit,
+        disable=None if shown else True,
+        file=sys.stderr,
+        dynamic_ncols=True,
+    )
 
 
 @contextlib.contextmanager

@@ -198,12 +198,18 @@ class Workers:
         return self.share is None or self.share.has_number(number)
 
     def start(
-        self, stage: str, kind: type[Record] | Callable[[], int], total: int | None, what: str
+        self,
+        stage: str,
+        kind: type[Record] | Callable[[], int],
+        total: int | None,
+        what: str,
+        unit: str = "rec",
     ) -> None:
         """Run ``flipbench STAGE CONFIG --worker i/n`` for each i and wait; do nothing with one.
 
         The progress bar counts the records of ``kind``, or what ``kind()`` returns, up to ``total``
-        (None: unknown), and is labelled ``what``.
+        (None: unknown), and is labelled ``what``. The time left is estimated from when the first
+        worker has loaded what it needs.
 
         Raises
         ------
@@ -222,23 +228,23 @@ class Workers:
             for number in range(self.n_workers)
         ]
         workers = self.launcher.start(stage, commands) if self.launcher else _started(commands)
-        from tqdm import tqdm
+        from flipbench.core.stage import progress_bar  # which imports this file
 
+        there, label = count(), f"{what}, {self.n_workers} workers"
+        bar = progress_bar(label, total, unit=unit, initial=there, shown=self.progress)
+        bar.smoothing = 0  # batches come in bursts; the average says more
         try:
-            with tqdm(
-                total=total,
-                initial=count(),
-                desc=f"{what}, {self.n_workers} workers",
-                unit="rec",
-                disable=not self.progress,
-                file=sys.stderr,
-                dynamic_ncols=True,
-            ) as bar:
+            with bar:
                 for second in itertools.count(1):
                     if all(worker.poll() is not None for worker in workers):
                         break
-                    if second % _COUNT_EVERY == 0:
-                        bar.update(count() - bar.n)
+                    if second % _COUNT_EVERY == 0 and (more := count() - bar.n):
+                        bar.update(more)
+                    if bar.n == there and not bar.disable:
+                        bar.unpause()
+                        bar.set_description(f"{label} loading for {second} s")
+                    elif bar.desc != f"{label}: ":
+                        bar.set_description(label)
                     time.sleep(1)
                 bar.update(count() - bar.n)
         finally:

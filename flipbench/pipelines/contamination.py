@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from flipbench.config.experiment import ModelUnderTestConfig
 from flipbench.contaminate.backends.export import check_export_format, write_plans
@@ -18,7 +20,7 @@ from flipbench.contaminate.checks.changes import Diverged
 from flipbench.contaminate.checks.verify import LEVEL, items_needed, wins_needed
 from flipbench.contaminate.data.examples import training_examples
 from flipbench.contaminate.data.regimes import RegimeData
-from flipbench.contaminate.plan import expand, per_device_batch
+from flipbench.contaminate.plan import expand, n_steps, per_device_batch, steps_done
 from flipbench.contaminate.strategies import strategy_of
 from flipbench.contaminate.training import estimate as estimating
 from flipbench.contaminate.training.load import check_4bit
@@ -26,9 +28,13 @@ from flipbench.contaminate.training.train import train_plan
 from flipbench.core.errors import ConfigError, PrerequisiteError
 from flipbench.core.records import Checkpoint, Failure, TrainingPlan
 from flipbench.core.run import Run
+from flipbench.core.stage import messages_above, progress_bar
 from flipbench.core.workers import Workers, is_main, main_first, n_processes
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.grid import TrainedPlan
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
 
 log = logging.getLogger(__name__)
 _STAGE = "train"
@@ -68,9 +74,24 @@ def contaminate(assembly: Assembly, workers: Workers | None = None) -> list[Trai
     if todo and is_main():
         if workers.share is None:
             estimating.check_disk(run.path, _estimates(assembly, regimes, todo, with_memory=False))
-        n_epochs = run.count(Checkpoint) + sum(plan.epochs for plan in todo)
-        workers.start("contaminate", Checkpoint, n_epochs, "train")
-    return _train(assembly, plans, regimes, workers, trainer)
+        total = sum(map(n_steps, todo))
+        workers.start("contaminate", lambda: _n_done(todo, run), total, "train", "step")
+    shown = workers.progress and workers.n_workers == 1 and trainer is None
+    n_done, numbers = _n_done(plans, run), _numbers(plans)
+    total = sum(n_steps(plan) for plan in plans if workers.have(numbers[plan.id]))
+    bar = progress_bar("train", total, unit="step", initial=n_done, shown=shown and n_done < total)
+    with bar, messages_above(bar):
+        return _train(assembly, plans, regimes, workers, trainer, bar)
+
+
+def _show(bar: tqdm[Any], n_before: int, step: int) -> None:
+    bar.update(n_before + step - bar.n)
+
+
+def _n_done(plans: Sequence[TrainingPlan], run: Run) -> int:
+    """Return how many steps of all these plans are done."""
+    done = run.ids(Checkpoint)
+    return sum(steps_done(plan, run, done) for plan in plans)
 
 
 def _train(
@@ -79,6 +100,7 @@ def _train(
     regimes: Mapping[str, RegimeData],
     workers: Workers,
     trainer: LlamaFactory | None,
+    bar: tqdm[Any],
 ) -> list[TrainedPlan]:
     """Train the plans one by one, or this worker's share of them; ``trainer`` replaces trl."""
     run, merge = assembly.run, assembly.config.contaminate.llamafactory.merge
@@ -97,7 +119,13 @@ def _train(
         dtype, train_with = assembly.dtypes[plan.model], trainer.train if trainer else None
         try:
             checkpoints = train_plan(
-                plan, items, run, dtype=dtype, corpus=corpus, train_with=train_with
+                plan,
+                items,
+                run,
+                dtype=dtype,
+                corpus=corpus,
+                train_with=train_with,
+                on_step=partial(_show, bar, _n_done([p for p in plans if p != plan], run)),
             )
         except Diverged as error:
             failed.add(plan.id)

@@ -25,6 +25,7 @@ from flipbench.evaluate.pipeline import (
     ModelUnderTest,
     ask_all,
     ask_one,
+    n_unanswered,
     probes_for,
     score,
     store_probes,
@@ -168,8 +169,7 @@ def ask_and_score(
     detectors = configured.detectors(benchmark)
     if workers is not None and workers.n_workers > 1:
         probes = store_probes(detectors, benchmark, prompt_settings, run, of_clean)
-        n_clean = sum(entry.model.clean for entry in models)
-        n_answers = len(probes) * len(models) + len(of_clean) * n_clean
+        n_answers = run.count(Response) + n_unanswered(models, probes, of_clean, run)
         workers.start("evaluate", Response, n_answers, "ask")
     reports += ask_all(benchmark, models, detectors, prompt_settings, run, options, of_clean)
     grid = [entry.model for entry in models]

@@ -85,8 +85,10 @@ def test_gap_reads_predictions_from_other_kits(flipbench: Flipbench, tmp_path: P
 
 
 def test_validate_reads_models_that_others_have_asked(flipbench: Flipbench, tmp_path: Path) -> None:
-    command = flipbench("validate", tmp_path / "new", "--example").out.split()[1:]
-    models, items = (pd.read_csv(path) for path in (command[1], command[3]))
+    written = flipbench("validate", tmp_path / "new", "--example")
+    models, items = map(pd.read_csv, written.out.splitlines())
+    command = "validate {} --items {}".format(*written.out.splitlines())
+    assert f"flipbench {command}  #" in written.err
     models[models["family"] == "A"].to_csv("models.csv", index=False)
     items[items["model"] < "B"].to_csv("items.csv", index=False)
     result = flipbench("validate", "models.csv", "--items", "items.csv")

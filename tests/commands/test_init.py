@@ -39,10 +39,10 @@ def test_a_tsv_is_imported_by_what_init_wrote(
     write_tsv(tmp_path / "My Bench.tsv", HEADER, ["1", "Which?", "cat", "dog", "A", "one.png"])
     result = flipbench("init", "My Bench.tsv")
     assert result.status == 0
-    assert [line.split("#")[0].strip() for line in result.out.splitlines()[2:]] == [
-        "flipbench import   'My Bench.yaml'",
+    assert [line.split("#")[0].strip() for line in result.err.splitlines()[1:]] == [
+        "flipbench import 'My Bench.yaml'",
         "flipbench generate 'My Bench.yaml' --dry-run",
-        "flipbench run      'My Bench.yaml'",
+        "flipbench run 'My Bench.yaml'",
     ]
     config = load_config("My Bench.yaml")
     assert config.benchmark == TsvSpec(path=Path("My Bench.tsv"), image_root=Path("images"))

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from flipbench.config.experiment import Config, load_config
 from flipbench.core.errors import ConfigError
 from flipbench.generate.editors.flux_editor import FluxEditorSpec
-from flipbench.pipelines.loop import DEMO, DIFFUSION_DEMO, configure_demo
+from flipbench.pipelines.loop import configure_demo
+from flipbench.shapes.demos import demo_of
 
 ROOT = Path(__file__).parents[2]
 WHOLE = """
@@ -69,8 +70,9 @@ def test_a_resolved_configuration_reloads_equal(write: Any) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        DEMO,
-        DIFFUSION_DEMO,
+        demo_of().file,
+        demo_of(small=True).file,
+        demo_of(diffusion=True).file,
         *sorted((ROOT / "configs").glob("*.yaml")),
         ROOT / "configs" / "audit" / "medical.yaml",
     ],
@@ -82,19 +84,23 @@ def test_every_shipped_configuration_loads_and_reloads(path: Path, write: Any) -
 
 
 @pytest.mark.slow
-def test_the_small_demo_is_smaller(tmp_path: Path) -> None:
-    small, full = configure_demo(tmp_path, small=True), load_config(DEMO)
-    assert small.benchmark != full.benchmark
+def test_the_small_demo_is_a_part_of_the_whole(tmp_path: Path) -> None:
+    demo = demo_of(small=True)
+    small, full = configure_demo(demo, tmp_path), load_config(demo_of().file)
+    assert small.benchmark == full.benchmark, "fewer items would lack power"
+    assert small.models.items() < full.models.items()
+    assert small.contaminate.strategies.items() < full.contaminate.strategies.items()
     assert small.contaminate.epochs < full.contaminate.epochs
+    assert set(small.evaluate.detectors) < set(full.evaluate.detectors)
     corpus = small.contaminate.data["control"].corpus
-    assert corpus and len(corpus.path.read_text().splitlines()) == 60 * 2
-    assert small.evaluate == full.evaluate, "all detectors, and fewer questions for each"
+    assert corpus and len(corpus.path.read_text().splitlines()) == 320 * 4
 
 
 @pytest.mark.slow
 def test_the_demo_by_diffusion_draws_with_the_shipped_flux(tmp_path: Path) -> None:
-    small = configure_demo(tmp_path, small=True, diffusion=True)
-    full = load_config(DIFFUSION_DEMO)
+    demo = demo_of(small=True, diffusion=True)
+    assert demo.options == ("--diffusion", "--small")
+    small, full = configure_demo(demo, tmp_path), load_config(demo.file)
     assert small.generate == full.generate
     editor = small.generate.editor
     assert isinstance(editor, FluxEditorSpec)

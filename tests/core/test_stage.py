@@ -238,8 +238,10 @@ def test_a_stage_that_loses_a_result_is_refused(tmp_path: Path) -> None:
 
 
 def test_progress_shows_counts_rate_time_left_and_failures(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+
     def slow(name: str) -> Record | Exception:
         time.sleep(0.06)
         return ServiceError("no") if name == "c" else caption(name)
@@ -255,6 +257,14 @@ def test_progress_shows_counts_rate_time_left_and_failures(
     assert all(re.search(r"\[\d\d:\d\d<\d\d:\d\d, .*(rec/s|s/rec)", text) for text in middle)
     assert " 10/10 " in shown[-1]
     assert "failed=1" in shown[-1]
+
+
+def test_a_file_or_pipe_gets_no_progress(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Run(tmp_path) as run:
+        run_stage(Captions(), "ab", run, StageOptions(batch_size=2))
+    assert capsys.readouterr().err == ""
 
 
 class Server:
@@ -345,6 +355,7 @@ def test_killed_at_any_moment_and_continued_leaves_every_record_once(tmp_path: P
 def test_messages_and_warnings_stand_above_the_progress_bar(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     handler = logging.StreamHandler(sys.stderr)
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler])
     answer = Captions.__call__

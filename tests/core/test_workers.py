@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -83,6 +85,42 @@ def test_a_failed_worker_is_reported_by_number(tmp_path: Path) -> None:
     workers = Workers(Run(tmp_path), 2, progress=False)  # its run has no configuration
     with pytest.raises(FlipbenchError, match=r"worker 0 ended with 2; worker 1 ended with 2"):
         workers.start("generate", Edit, 1, "edit")
+
+
+def test_the_time_left_is_estimated_from_when_a_worker_has_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    monkeypatch.setattr("tqdm.std.time", lambda: clock[0])
+
+    class Loading:
+        """Loads for 30 seconds, then makes 10 records a second."""
+
+        folder = tmp_path
+
+        def start(self, stage: str, commands: Sequence[list[str]]) -> list[Loading]:
+            return [self]
+
+        def poll(self) -> int | None:
+            return None if clock[0] < 40 else 0
+
+        def terminate(self) -> None: ...
+
+        def wait(self) -> int:
+            return 0
+
+    def count() -> int:
+        return 5 + max(0, round(10 * (clock[0] - 30)))
+
+    workers = Workers(Run(tmp_path), 2, launcher=Loading())
+    workers.start("evaluate", count, 105, "ask")
+    shown = capsys.readouterr().err.split("\r")
+    assert any("ask, 2 workers loading for 20 s" in text for text in shown)
+    half = next(text for text in shown if " 55/105 " in text)
+    assert re.search(r"\[00:0\d<00:0[3-8], ", half), "not those 30 seconds as well"
+    assert "105/105" in shown[-1] and "loading" not in shown[-1]
 
 
 @pytest.mark.slow

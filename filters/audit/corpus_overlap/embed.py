@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import os
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -16,11 +15,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from flipbench.core.errors import DataError, attempt
 from flipbench.core.files import write_atomically
 from flipbench.core.images import decode
+from flipbench.core.stage import progress_bar
 from flipbench.core.workers import Share
 
 from .corpora import Corpus, Part, Picture
@@ -107,14 +106,8 @@ def embed_corpus(
             write_manifest(folder, manifest)
     reader = _Reader(corpus, folder, shard_size, share)
     n_threads = n_threads or os.cpu_count() or 1
-    with tqdm(
-        total=corpus.n if share is None else None,
-        desc=f"embed with {encoder.name}",
-        unit="img",
-        disable=not progress,
-        file=sys.stderr,
-        dynamic_ncols=True,
-    ) as bar:
+    total = corpus.n if share is None else None
+    with progress_bar(f"embed with {encoder.name}", total, unit="img", shown=progress) as bar:
         ahead = 2 * batch_size + n_threads
         prepare = partial(_prepare, encoder)
         with closing(prefetched(reader.tasks(bar), prepare, n_threads, ahead)) as prepared:

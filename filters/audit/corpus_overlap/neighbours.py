@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
 from flipbench.core.errors import need
+from flipbench.core.stage import progress_bar
 
 from .vectors import Array, Vectors
 
@@ -84,7 +84,7 @@ def nearest(
     best = np.full((len(queries), n_kept), np.inf)
     rows = np.full((len(queries), n_kept), -1, np.int64)
     own = np.full(len(queries), -1) if exclude is None else exclude
-    with tqdm(total=corpus.n, desc="neighbours", unit="img", disable=not progress) as bar:
+    with progress_bar("neighbours", corpus.n, unit="img", shown=progress) as bar:
         for first, block in corpus.blocks(block_bytes):
             inside = (own >= first) & (own < first + len(block))
             for part, n_sought in ((~inside, n_kept), (inside, n_kept + 1)):
