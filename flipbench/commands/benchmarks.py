@@ -239,7 +239,13 @@ def export(
         written = FORMATS[form](benchmark, out)
     say(f"{len(benchmark.pairs)} pairs:\n" + "\n".join(f"  {path}" for path in written))
     if form == "recipe":
-        say_next({command_line("rebuild", out): "draws the pictures again, for whoever has it"})
+        say_next(
+            {
+                command_line(
+                    "rebuild", written[0].parent
+                ): "draws the pictures again, for whoever has it"
+            }
+        )
     else:
         compared = "flipbench gap ORIGINAL PERTURBED"
         say_next({compared: "compares a model's predictions on both, once another kit has them"})

@@ -240,11 +240,11 @@ class Workers:
                         break
                     if second % _COUNT_EVERY == 0 and (more := count() - bar.n):
                         bar.update(more)
-                    if bar.n == there and not bar.disable:
+                    if bar.n == there:
                         bar.unpause()
                         bar.set_description(f"{label} loading for {second} s")
-                    elif bar.desc != f"{label}: ":
-                        bar.set_description(label)
+                    else:
+                        bar.set_description(label, refresh=False)
                     time.sleep(1)
                 bar.update(count() - bar.n)
         finally:

@@ -1,0 +1,48 @@
+"""What each command ends with: the commands that come next, as they are typed."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+from flipbench import cli
+from tests.fixtures.command_line import Flipbench, Result
+
+
+def next_commands(result: Result) -> list[list[str]]:
+    """Return the commands that an output ends with, in words; each one can be typed."""
+    lines = result.err.partition("Next:\n")[2].splitlines()
+    commands = [shlex.split(line, comments=True) for line in lines]
+    known = {c.name or c.callback.__name__ for c in cli.app.registered_commands if c.callback}
+    for program, name, *_ in commands:
+        assert program == "flipbench" and name in known
+    return [command[1:] for command in commands]
+
+
+def test_each_command_ends_with_the_next_on_the_same_configuration(
+    flipbench: Flipbench, config: Path
+) -> None:
+    model = f"models.tiny.path={config}"  # not opened here
+    given = [config, "seed=3"]
+    imported = flipbench("import", *given, "--limit", "4")
+    generated = flipbench("generate", *given, "--limit", "4", "-q")
+    assert next_commands(imported) == [
+        ["generate", str(config), "--dry-run", "--limit", "4", "seed=3"]
+    ]
+    assert next_commands(generated) == [["filter", str(config), "--limit", "4", "seed=3"]]
+    assert generated.out == "4 of 4 items edited, in runs/x\n"
+    filtered = flipbench("filter", *given, "--limit", "4", "-q")
+    assert [command[0] for command in next_commands(filtered)] == ["export", "detect"]
+    filtered = flipbench("filter", *given, model, "--limit", "4", "-q")
+    assert [command[:3] for command in next_commands(filtered)] == [
+        ["evaluate", str(config), "--dry-run"]
+    ]
+    exported = flipbench("export", config, "out", "seed=3", "--format", "recipe")
+    (rebuild,) = next_commands(exported)
+    assert rebuild[0] == "rebuild"
+    (show,) = next_commands(flipbench(*rebuild, "-q"))
+    assert show[0] == "show" and flipbench(*show).status == 0
+    assert next_commands(flipbench("show", config, "pairs.png", "seed=3")) == [["review", "runs/x"]]
+    (again,) = next_commands(flipbench("review", "runs/x", "--export", "v.csv"))
+    assert again == ["review", "runs/x", "--import", "v.csv"]
+    assert next_commands(flipbench(*again))[0][0] == "filter"
