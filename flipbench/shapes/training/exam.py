@@ -152,30 +152,33 @@ def batch_of(
 
 
 def _reply(processor: Any, text: str) -> str:
-    """Return a reply as the chat template renders it: LLaVA's starts with a space, Qwen's not."""
-    return text if _is_llava(processor) else text.lstrip()
+    """Return a reply as the chat template renders it: the plain one's starts with a space."""
+    return text if _is_plain(processor) else text.lstrip()
 
 
-def _is_llava(processor: Any) -> bool:
-    return type(processor).__name__.startswith("Llava")
+def _is_plain(processor: Any) -> bool:
+    return "USER: " in processor.chat_template
 
 
+_IMAGES = {
+    "LlavaProcessor": "<image>" * N_IMAGE_TOKENS + "\n",
+    "Qwen2VLProcessor": f"<|vision_start|>{'<|image_pad|>' * N_IMAGE_TOKENS}<|vision_end|>",
+    "InternVLProcessor": f"<img>{'<IMG_CONTEXT>' * N_IMAGE_TOKENS}</img>\n",
+}
+# A rendered turn: prompt, end of the reply, and what follows it.
 _CHATML = ("<|im_start|>user\n{}{}<|im_end|>\n<|im_start|>assistant\n", "<|im_end|>", "\n")
 
-# A rendered turn, by processor: image, prompt, end of the reply, and what follows it.
-_RENDERED = {
-    "LlavaProcessor": ("<image>" * N_IMAGE_TOKENS + "\n", "USER: {}{} ASSISTANT:", "</s>", ""),
-    "Qwen2VLProcessor": (
-        f"<|vision_start|>{'<|image_pad|>' * N_IMAGE_TOKENS}<|vision_end|>",
-        *_CHATML,
-    ),
-    "InternVLProcessor": (f"<img>{'<IMG_CONTEXT>' * N_IMAGE_TOKENS}</img>\n", *_CHATML),
-}
+
+def _rendered(processor: Any) -> tuple[str, str, str]:
+    if _is_plain(processor):
+        return "USER: {}{} ASSISTANT:", processor.tokenizer.eos_token, ""
+    return _CHATML
 
 
 def encode(processor: Any, turns: list[Turn], with_image: bool) -> tuple[list[int], list[int]]:
     """Return ids and labels of a conversation; the ids are those of the rendered template."""
-    image, prompt, end, after = _RENDERED[type(processor).__name__]
+    image = _IMAGES[type(processor).__name__]
+    prompt, end, after = _rendered(processor)
     pieces: list[tuple[str, bool]] = []
     for i, (message, reply) in enumerate(turns):
         reply = _reply(processor, reply)

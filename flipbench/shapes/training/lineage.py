@@ -32,7 +32,7 @@ from flipbench.shapes.training.drills import (
 )
 from flipbench.shapes.training.exam import Exam, Pool
 from flipbench.shapes.training.pretrain import Lesson, Pretraining, export
-from flipbench.shapes.training.tiny import BUILDERS, Size, build
+from flipbench.shapes.training.tiny import BUILDERS, Size, build, plain_template
 
 SizeName = Literal["small", "large"]
 Level = Literal["weak", "strong"]
@@ -133,6 +133,7 @@ class _Training:
             lineage.seed,
             SIZES[lineage.size],
         )
+        processor.chat_template = plain_template(lineage.family)
         prepare_attention(model)
         model.set_attn_implementation("eager")  # its backward pass is the faster one on a CPU
         pool = Pool.draw(rng, steps.scenes, processor)

@@ -64,6 +64,8 @@ LLAVA_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
 )
+"""Plain: "USER: ... ASSISTANT: ...", where a reply's first word is the token that it is anywhere."""
+
 QWEN2_VL_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
@@ -82,6 +84,11 @@ INTERNVL_TEMPLATE = (
     "{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+_IMAGE_MARKS = {
+    "llava": "<image>\n",
+    "qwen2_vl": "<|vision_start|><|image_pad|><|vision_end|>",
+    "internvl": "<IMG_CONTEXT>\n",
+}
 _LLAVA_SPECIAL = ["<unk>", "<s>", "</s>", "<pad>", "<image>"]
 _QWEN_SPECIAL = [
     *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>"),
@@ -116,6 +123,11 @@ def build(family: str, corpus: list[str], seed: int = 0, size: Size = STANDARD) 
     model.generation_config.pad_token_id = processor.tokenizer.pad_token_id
     model.generation_config.do_sample = False
     return model, processor
+
+
+def plain_template(family: str) -> str:
+    """Return the plain chat template with a family's own marks for an image."""
+    return LLAVA_TEMPLATE.replace("<image>\n", _IMAGE_MARKS[family])
 
 
 def _tokenizer(corpus: list[str], special: list[str], **named: str) -> PreTrainedTokenizerFast:
