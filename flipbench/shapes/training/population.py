@@ -41,8 +41,7 @@ from flipbench.shapes.training.lineage import (
 LIST = "lineages.csv"
 ALL = Share(0, 1)
 _MIX: tuple[tuple[SizeName, Level], ...] = (
-    ("small", "strong"),
-    ("small", "weak"),
+    *3 * (("small", "strong"), ("small", "weak")),
     ("large", "strong"),
     ("large", "weak"),
 )

@@ -24,7 +24,7 @@ from flipbench.shapes.training.curriculum import (
     question_turns,
 )
 from flipbench.shapes.training.exam import Exam, Pool, batch_of, encode
-from flipbench.shapes.training.tiny import BUILDERS, N_IMAGE_TOKENS, build
+from flipbench.shapes.training.tiny import BUILDERS, N_IMAGE_TOKENS, build, plain_template
 
 pytestmark = pytest.mark.slow
 
@@ -61,10 +61,14 @@ def template_pieces(
 
 @pytest.mark.parametrize("picture", [True, False])
 @pytest.mark.parametrize("n_turns", [1, 3])
+@pytest.mark.parametrize("plain", [True, False])
 def test_token_ids_match_the_chat_template(
-    vlm: HuggingFaceVLM, n_turns: int, picture: bool
+    vlm: HuggingFaceVLM, n_turns: int, picture: bool, plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Piece by piece: at evaluation the prompt is one piece and the model's reply is another."""
+    if plain:
+        family = vlm.model.config.model_type
+        monkeypatch.setattr(vlm.processor, "chat_template", plain_template(family))
     pieces = template_pieces(vlm, TURNS[:n_turns], picture)
     expected = []
     for text, _ in pieces:
