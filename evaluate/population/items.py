@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,7 @@ from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from ..statistics.counts import poisson_binomial_p
-from .results import CLEAN, CONTAMINATED, CONTROL, Results, models_of
+from .results import AS_MADE, CLEAN, CONTAMINATED, CONTROL, Results, models_of
 
 SIZES = (25, 50, 75, 100, 120, 200, 400)
 ALPHA = 0.05
@@ -34,21 +35,25 @@ def power_by_items(results: Results, kinds: Sequence[str]) -> Table | None:
     most = int(results.items["item"].max()) + 1 if len(results.items) else 0
     sizes = [size for size in SIZES if size <= most]
     groups = []
-    for kind in [kind for kind in kinds if kind in results.kinds]:
+    conditions = [AS_MADE, *sorted(set(results.items["condition"]) - {AS_MADE})]
+    for kind, condition in product([kind for kind in kinds if kind in results.kinds], conditions):
         rows: list[Row] = []
         for arm in (CONTAMINATED, CONTROL):
             models = [
                 rows_of
-                for (_, of_kind, of_arm), rows_of in models_of(results.items)
+                for (_, of_kind, of_arm), rows_of in models_of(results.items, condition)
                 if (of_kind, of_arm) == (kind, arm)
             ]
             if not models:
                 continue
-            shares = np.array([[_flags(own, size) for size in sizes] for own in models])
+            enough = [size for size in sizes if size <= min(map(len, models))]
+            shares = np.array([[_flags(own, size) for size in enough] for own in models])
             for place, test in enumerate(("McNemar", "old answers", "confidence gap")):
                 cells = [Cell(formats.percent(x)) for x in shares.mean(axis=0)[:, place]]
+                cells += [Cell(formats.NOTHING)] * (len(sizes) - len(enough))
                 rows.append(Row(f"{arm} (n = {len(models)}), {test}", tuple(cells)))
-        groups.append((kind, tuple(rows)))
+        if rows:
+            groups.append((kind if condition == AS_MADE else f"{kind}, {condition}", tuple(rows)))
     if not groups or not sizes:
         return None
     return Table(

@@ -166,7 +166,7 @@ def conditions(results: Results) -> Table | None:
             rows.append(Row(rule.title, tuple(cells)))
         groups.append((condition, tuple(rows)))
     columns = (Column("Caught"), Column("Flagged, fine-tuned"), Column("Flagged, as released"))
-    caption = f"Other perturbed pictures; kinds: {', '.join(sorted(kinds))}."
+    caption = f"Other perturbed pictures, or other pairs; kinds: {', '.join(sorted(kinds))}."
     return Table("conditions", caption, "Rule", columns, tuple(groups))
 
 
@@ -180,7 +180,8 @@ def models(results: Results) -> Table:
         for name, value in zip(facts["name"], facts[fact], strict=True)
     }
     rows = []
-    clean = results.items[results.items["arm"] == CLEAN]
+    items = results.items
+    clean = items[(items["arm"] == CLEAN) & (items["condition"] == AS_MADE)]
     for name, own in clean.groupby("lineage"):
         sides = [
             rate_cell(ClusteredRate.wilson(int(own[side].sum()), len(own)))

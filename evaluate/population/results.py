@@ -66,7 +66,7 @@ class Results:
         One row for each model, condition and rule. A model is given by lineage, kind, arm
         ("clean": as released, "control": trained on other items, "contaminated") and dose.
     items : DataFrame
-        One row for each model and pair, with the pictures as made.
+        One row for each model, condition that has pairs of its own, and pair.
     lineages : DataFrame
         One row for each lineage, with ``name`` and facts such as class, size and level.
     """
@@ -159,7 +159,7 @@ def read_results(folder: Path) -> Results:
             raise DataError(f"{path}: the column {sorted(lacking)[0]!r} is missing")
         for column in frame.columns[frame.dtypes == "category"]:
             frame[column] = frame[column].astype(str)
-        frames[name] = frame
+        frames[name] = frame if "condition" in frame else frame.assign(condition=AS_MADE)
     path = folder / "lineages.csv"
     try:
         lineages = pd.read_csv(path, dtype=str)
@@ -185,8 +185,11 @@ def suspicion(rows: pd.DataFrame) -> NDArray[np.float64]:
     return values
 
 
-def models_of(items: pd.DataFrame) -> Iterator[tuple[tuple[str, str, str], pd.DataFrame]]:
-    """Yield (lineage, kind, arm) and rows of each model."""
+def models_of(
+    items: pd.DataFrame, condition: str = AS_MADE
+) -> Iterator[tuple[tuple[str, str, str], pd.DataFrame]]:
+    """Yield (lineage, kind, arm) and rows of each model asked about a condition's pairs."""
+    items = items[items["condition"] == condition]
     for key, rows in items.groupby(["lineage", "kind", "arm"], sort=True):
         lineage, kind, arm = map(str, key)
         yield (lineage, kind, arm), rows

@@ -26,6 +26,15 @@ class ShapesSpec(Value):
     level: Literal["standard", "hard"] = Field(
         default="standard", description="hard: items that the tiny models often get wrong"
     )
+    per_picture: int = Field(
+        default=1, ge=1, le=4, description="questions about each picture; 2 to 4: colours only"
+    )
+
+    @model_validator(mode="after")
+    def _one_level(self) -> Self:
+        if self.per_picture > 1 and self.level != "standard":
+            raise ValueError("per_picture: questions that share a picture have no hard level")
+        return self
 
 
 class TsvSpec(Value):

@@ -137,7 +137,7 @@ class Assembly:
         """
         spec = self.config.benchmark
         if isinstance(spec, ShapesSpec):
-            edition = Edition(spec.seed, spec.level)
+            edition = Edition(spec.seed, spec.level, spec.per_picture)
             n_items = min(spec.n_items, self.limit or spec.n_items)
             items = shapes_vqa(self.run.images, n_items, edition)
             return Benchmark(name=edition.name, items=items, problems=[], n_rows=len(items))

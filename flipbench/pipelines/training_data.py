@@ -128,7 +128,9 @@ class TrainingData:
 
     def _other(self, spec: OtherBenchmark) -> list[Item]:
         if isinstance(spec, ShapesSpec):
-            return shapes_vqa(self.run.images, spec.n_items, Edition(spec.seed, spec.level))
+            return shapes_vqa(
+                self.run.images, spec.n_items, Edition(spec.seed, spec.level, spec.per_picture)
+            )
         loaded = load_benchmark(spec, self.run.images)
         if loaded.problems:
             log.warning("%s", loaded.summary())

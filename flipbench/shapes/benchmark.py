@@ -10,7 +10,14 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Item, Source
-from flipbench.shapes.questions import KINDS_OF, PHRASINGS, Level, QuestionFamily, draw_family
+from flipbench.shapes.questions import (
+    KINDS_OF,
+    PHRASINGS,
+    Level,
+    QuestionFamily,
+    draw_family,
+    draw_sharing,
+)
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import Scene
 
@@ -31,10 +38,13 @@ class Edition:
         None: the fixed questions. Each seed draws others, independent of those of other seeds.
     level : {"standard", "hard"}
         The level of the questions (`flipbench.shapes.questions`).
+    per_picture : int
+        Questions about each picture. If more than one, all ask for colours.
     """
 
     seed: int | None = None
     level: Level = "standard"
+    per_picture: int = 1
 
     @property
     def name(self) -> str:
@@ -44,12 +54,13 @@ class Edition:
         ('shapes-vqa', 'shapes-vqa-hard-seed-3')
         """
         level = "" if self.level == "standard" else f"-{self.level}"
-        return f"{NAME}{level}" + ("" if self.seed is None else f"-seed-{self.seed}")
+        shared = "" if self.per_picture == 1 else f"-{self.per_picture}-per-picture"
+        return f"{NAME}{level}{shared}" + ("" if self.seed is None else f"-seed-{self.seed}")
 
     @property
     def kinds(self) -> tuple[str, ...]:
         """The kinds of question, in turn."""
-        return KINDS_OF[self.level]
+        return KINDS_OF[self.level] if self.per_picture == 1 else ("color",)
 
     def rng(self, *key: int) -> np.random.Generator:
         """Return a generator for one purpose."""
@@ -57,6 +68,8 @@ class Edition:
             return np.random.default_rng([_SEED, *key])
         seed = 0 if self.seed is None else self.seed + 1
         root = [_SEED_OF_DRAWS, list(KINDS_OF).index(self.level), seed]
+        if self.per_picture > 1:
+            root.append(self.per_picture)
         return np.random.default_rng([*root, len(key), *key])
 
 
@@ -65,6 +78,12 @@ FIXED = Edition()
 
 def shapes_vqa_families(n_items: int = N_ITEMS, edition: Edition = FIXED) -> list[QuestionFamily]:
     """Return the families of the benchmark; the first n are the same for every ``n_items``."""
+    if edition.per_picture > 1:
+        n_pictures = -(-n_items // edition.per_picture)
+        pictures = [
+            draw_sharing(edition.rng(number), edition.per_picture) for number in range(n_pictures)
+        ]
+        return [family for families in pictures for family in families][:n_items]
     kinds = edition.kinds
     return [
         draw_family(edition.rng(row), kinds[row % len(kinds)], edition.level)
@@ -80,7 +99,8 @@ def shapes_vqa_scenes(edition: Edition = FIXED) -> list[Scene]:
 def shapes_vqa(images: ImageStore, n_items: int = N_ITEMS, edition: Edition = FIXED) -> list[Item]:
     """Return the benchmark's items, and add their images to ``images``.
 
-    Which member of a family is the original is random, independent of the question. Gold letters
+    Which member of a family is the original is random, independent of the question; where questions
+    share a picture, it is that picture. Gold letters
     are balanced: for each number of options, letter counts differ by at most one. The first n items
     are the same for every ``n_items``.
     """
@@ -90,7 +110,7 @@ def shapes_vqa(images: ImageStore, n_items: int = N_ITEMS, edition: Edition = FI
     for row, family in enumerate(families):
         rng = edition.rng(2, row)
         n_options = len(family.options)
-        member = int(rng.integers(n_options))
+        member = int(rng.integers(n_options)) if edition.per_picture == 1 else 0
         rank = ranks.get(n_options, 0)
         ranks[n_options] = rank + 1
         options = _arrange(family.options, member, _gold_letter(edition, n_options, rank), rng)

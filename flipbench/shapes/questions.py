@@ -170,6 +170,29 @@ def draw_family(rng: np.random.Generator, kind: str, level: Level = "standard") 
     return _DRAW[level][kind](rng)
 
 
+def draw_sharing(rng: np.random.Generator, n_families: int) -> list[QuestionFamily]:
+    """Draw one scene and ask for the colours of some of its things, each of a unique shape.
+
+    The scene is the first member of each family.
+    """
+    about = _pick(rng, SHAPES, n_families)
+    cells = draw_cells(rng, n_families + int(rng.integers(4)))
+    asked = [
+        draw_things(rng, [cell], (shape,), COLORS)[0]
+        for cell, shape in zip(cells, about, strict=False)
+    ]
+    others = draw_things(rng, cells[n_families:], _without(SHAPES, *about), COLORS)
+    background = draw_background(rng)
+    families = []
+    for thing in asked:
+        wrong = _pick(rng, _without(COLORS, thing.color), int(rng.integers(2, 4)))
+        rest = [other for other in (*asked, *others) if other is not thing]
+        options = (thing.color, *wrong)
+        members = [Scene.of([replace(thing, color=o), *rest], background) for o in options]
+        families.append(QuestionFamily(Question("color", thing.shape), options, tuple(members)))
+    return families
+
+
 def _beside(cell: Cell, vertical: bool) -> Cell:
     """Return the cell below (or to the right of) a cell."""
     return (cell[0] + 1, cell[1]) if vertical else (cell[0], cell[1] + 1)

@@ -21,9 +21,9 @@ from flipbench.shapes.benchmark import (
     shapes_vqa_families,
     shapes_vqa_scenes,
 )
-from flipbench.shapes.questions import KINDS, QuestionFamily
+from flipbench.shapes.questions import KINDS, QuestionFamily, answer
 from flipbench.shapes.render import render
-from flipbench.shapes.scene import Scene
+from flipbench.shapes.scene import COLORS, Scene
 
 pytestmark = pytest.mark.slow
 
@@ -97,6 +97,33 @@ def test_items_are_the_same_on_every_call(all_items: list[Item], tmp_path: Path)
 def test_the_fixed_items_never_change(all_items: list[Item]) -> None:
     ids = " ".join(item.id for item in all_items)
     assert hashlib.sha256(ids.encode()).hexdigest() == IDS
+
+
+def test_questions_that_share_a_picture_have_the_same_original(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(benchmark, "render", lambda scene: scene)
+    edition = Edition(seed=2, per_picture=4)
+    items = shapes_vqa(cast(ImageStore, NoStore()), 480, edition)
+    assert edition.name == "shapes-vqa-4-per-picture-seed-2" == items[0].benchmark
+    assert shapes_vqa(cast(ImageStore, NoStore()), 22, edition) == items[:22]
+    families = [family_of(item) for item in items]
+    originals = [
+        f.scenes[f.options.index(i.answer_text)] for f, i in zip(families, items, strict=True)
+    ]
+    for start in range(0, 480, 4):
+        assert len({scene.content_hash() for scene in originals[start : start + 4]}) == 1
+        assert len({item.question for item in items[start : start + 4]}) == 4
+    assert len({scene.content_hash() for scene in originals}) == 120
+    for family in families:
+        assert family.question.kind == "color"
+        assert [answer(s, family.question) for s in family.scenes] == list(family.options)
+    right = Counter(item.answer_text for item in items)
+    assert uniform_p([right[color] for color in COLORS]) > ALPHA
+    n_right, chances = text_only(items)
+    assert poisson_binomial_tail(n_right, chances) > 0.01
+    hashes = {scene.content_hash() for scene in shapes_vqa_scenes(edition)}
+    assert hashes.isdisjoint(s.content_hash() for s in shapes_vqa_scenes(Edition(seed=2)))
 
 
 EDITIONS = [Edition(0), Edition(1), Edition(level="hard"), Edition(0, "hard")]

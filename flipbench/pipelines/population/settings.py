@@ -11,9 +11,10 @@ from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from flipbench.config.experiment import Config, EvaluateConfig, ShapesSpec
+from flipbench.benchmarks import PairsSpec, ShapesSpec
+from flipbench.config.experiment import Config, EvaluateConfig
 from flipbench.config.loading import find_config, read_mapping, validated
-from flipbench.config.training import DataConfig, StrategyConfig
+from flipbench.config.training import DataConfig, OtherBenchmark, StrategyConfig
 from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.core.randomness import generator
 from flipbench.core.record_base import content_id
@@ -22,6 +23,28 @@ from flipbench.pipelines.population.conditions import CONDITIONS
 
 CONTROL = ", control"
 LINEAGES = "lineages.csv"
+
+
+class PairsConfig(Value):
+    """Other pairs for a kind: the condition that they stand for, and the kind that is repeated.
+
+    Attributes
+    ----------
+    condition : str
+        Its name in tables.
+    kind : str
+        The kind whose training is repeated with these pairs.
+    benchmark : OtherBenchmark or PairsSpec, optional
+        The same pairs for every lineage; null: a draw of each lineage's own.
+    n_items, per_picture : int
+        Of each draw; ``n_items`` null: as in the study.
+    """
+
+    condition: str
+    kind: str
+    benchmark: OtherBenchmark | PairsSpec | None = None
+    n_items: int | None = Field(default=None, ge=8, le=480)
+    per_picture: int = Field(default=1, ge=1, le=4)
 
 
 class KindConfig(Value):
@@ -33,6 +56,8 @@ class KindConfig(Value):
         The dose is their product.
     conditions : tuple of str
         Other perturbed pictures that its models are asked about, too.
+    pairs : PairsConfig, optional
+        Other pairs; only the paired detectors are asked then.
     """
 
     strategy: str
@@ -40,6 +65,7 @@ class KindConfig(Value):
     epochs: int = Field(default=1, ge=1)
     copies: int = Field(default=4, ge=1)
     conditions: tuple[str, ...] = ()
+    pairs: PairsConfig | None = None
 
 
 class PhaseConfig(Value):
@@ -81,6 +107,8 @@ class StudyConfig(Value):
     def _check(self) -> Self:
         for name, kind in self.kinds.items():
             _check_name(f"kinds.{name}.strategy", kind.strategy, self.strategies)
+            if kind.pairs:
+                _check_name(f"kinds.{name}.pairs.kind", kind.pairs.kind, self.kinds)
             for condition in kind.conditions:
                 _check_name(f"kinds.{name}.conditions", condition, CONDITIONS)
         for number, phase in enumerate(self.phases):
@@ -171,6 +199,15 @@ def drawn_order(lineages: Sequence[Lineage], seed: int) -> list[Lineage]:
     return [by_class[name][i] for i, name in sorted(turns)]
 
 
+def safe(name: str) -> str:
+    """Return a kind's name as part of a folder's.
+
+    >>> safe("letters, 30 % of items")
+    'letters--30---of-items'
+    """
+    return "".join(c if c.isalnum() else "-" for c in name)
+
+
 def experiment(study: StudyConfig, lineage: Lineage, name: str) -> Config:
     """Return the experiment of one kind of contamination and its control on one lineage.
 
@@ -181,16 +218,22 @@ def experiment(study: StudyConfig, lineage: Lineage, name: str) -> Config:
     """
     kind = study.kinds[name]
     seed = lineage.benchmark_seed
-    other = ShapesSpec(n_items=study.n_items, seed=seed + 1)
+    pairs = kind.pairs or PairsConfig(condition="", kind=name)
+    draw = ShapesSpec(
+        n_items=pairs.n_items or study.n_items, seed=seed, per_picture=pairs.per_picture
+    )
+    own: Value = pairs.benchmark or draw
+    other = draw.model_copy(update={"seed": seed + 1})
+    folder = lineage.name if kind.pairs is None else f"{lineage.name}--{safe(name)}"
     data = {
         name: kind.data,
         f"{name}{CONTROL}": kind.data.model_copy(update={"benchmark": other}),
     }
     settings = {
         "title": f"{study.title}: {lineage.name}",
-        "run": str(study.run / "lineages" / lineage.name),
+        "run": str(study.run / "lineages" / folder),
         "seed": study.seed,
-        "benchmark": {"format": "shapes", "n_items": study.n_items, "seed": seed},
+        "benchmark": own.model_dump(mode="json"),
         "models": {lineage.name: {"path": lineage.path}},
         "contaminate": {
             "strategies": {kind.strategy: study.strategies[kind.strategy].model_dump(mode="json")},

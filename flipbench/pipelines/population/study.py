@@ -105,8 +105,8 @@ def collect(run: Path) -> None:
         return
     for name in TABLES:
         frame = pd.concat([pd.read_parquet(folder / f"{name}.parquet") for folder in folders])
-        keys = ["lineage", "kind", "arm", "dose"]
-        keys += ["condition", "detector", "rule"] if name == "scores" else ["item"]
+        keys = ["lineage", "kind", "arm", "dose", "condition"]
+        keys += ["detector", "rule"] if name == "scores" else ["item"]
         frame = frame.drop_duplicates(keys).sort_values(keys)
         for column in frame.columns[frame.dtypes == "str"]:
             frame[column] = frame[column].astype("category")

@@ -26,7 +26,7 @@ from flipbench.pipelines.evaluation import ask_and_score
 from flipbench.pipelines.filtering import make_pairs
 from flipbench.pipelines.grid import TrainedPlan
 from flipbench.pipelines.population.conditions import CONDITIONS, edited
-from flipbench.pipelines.population.settings import Lineage, StudyConfig, experiment
+from flipbench.pipelines.population.settings import Lineage, StudyConfig, experiment, safe
 from flipbench.prompting.prompts import PromptSettings
 
 PAIRED = ("perturbation_gap", "old_answer_attraction", "confidence_gap")
@@ -44,8 +44,7 @@ class Unit:
 
     def folder(self, study: StudyConfig) -> Path:
         """Return where its results are."""
-        safe = "".join(c if c.isalnum() else "-" for c in self.kind)
-        return study.run / "units" / f"{self.lineage.name}--{safe}"
+        return study.run / "units" / f"{self.lineage.name}--{safe(self.kind)}"
 
     def done(self, study: StudyConfig) -> bool:
         """Return whether its results are complete."""
@@ -71,22 +70,24 @@ def run_unit(study: StudyConfig, unit: Unit) -> None:
         raise DataError(f"{unit.lineage.name}, {', '.join(lacking)}: the training diverged")
     models = _last(assembly, trained)
     prompt, run = study.evaluate.prompt, assembly.run
-    scores, _ = ask_and_score(pairs, models, assembly.detectors, prompt, run, assembly.options(256))
-    arms = _arms(unit, models)
-    rows = [_score_row(unit, arms, AS_MADE, score) for score in scores]
-    for condition in study.kinds[unit.kind].conditions:
+    kind = study.kinds[unit.kind]
+    paired = ConfiguredDetectors.build(study.evaluate, PAIRED, run, study.seed)
+    asked = paired if kind.pairs else assembly.detectors
+    as_made = kind.pairs.condition if kind.pairs else AS_MADE
+    scores, _ = ask_and_score(pairs, models, asked, prompt, run, assembly.options(256))
+    arms = _arms(kind.pairs.kind if kind.pairs else unit.kind, unit.lineage, models)
+    rows = [_score_row(arms, as_made, score) for score in scores]
+    for condition in kind.conditions:
         store = ImageStore(run.path / "conditions" / "".join(filter(str.isalnum, condition)))
         other = edited(pairs, CONDITIONS[condition], store)
-        configured = ConfiguredDetectors.build(study.evaluate, PAIRED, run, study.seed)
-        found, _ = ask_and_score(other, models, configured, prompt, run, assembly.options(256))
-        rows += [_score_row(unit, arms, condition, score) for score in found]
+        found, _ = ask_and_score(other, models, paired, prompt, run, assembly.options(256))
+        rows += [_score_row(arms, condition, score) for score in found]
     members = {item_id for plan, _ in trained if not plan.control for item_id in plan.item_ids}
     items = [
         row
         for subject in models
         for row in _item_rows(
-            unit,
-            arms[subject.model.fingerprint],
+            {**arms[subject.model.fingerprint], "condition": as_made},
             pairs,
             prompt,
             answers_of(subject.model.name, subject.model.fingerprint, run),
@@ -122,16 +123,15 @@ def _last(assembly: Assembly, trained: Sequence[TrainedPlan]) -> list[ModelUnder
     return assembly.grid(ends)
 
 
-def _arms(unit: Unit, models: Sequence[ModelUnderTest]) -> dict[str, Row]:
+def _arms(kind: str, lineage: Lineage, models: Sequence[ModelUnderTest]) -> dict[str, Row]:
     """Return kind, arm, dose, and what its training showed of each model, by fingerprint."""
     arms: dict[str, Row] = {}
     for subject in models:
         model = subject.model
         arm = "clean" if model.strategy == "clean" else "control" if model.clean else "contaminated"
-        kind = "" if arm == "clean" else unit.kind
         arms[model.fingerprint] = {
-            "lineage": unit.lineage.name,
-            "kind": kind,
+            "lineage": lineage.name,
+            "kind": "" if arm == "clean" else kind,
             "arm": arm,
             "dose": model.dose or 0,
             "shows": model.kind,
@@ -139,7 +139,7 @@ def _arms(unit: Unit, models: Sequence[ModelUnderTest]) -> dict[str, Row]:
     return arms
 
 
-def _score_row(unit: Unit, arms: dict[str, Row], condition: str, score: Score) -> Row:
+def _score_row(arms: dict[str, Row], condition: str, score: Score) -> Row:
     return {
         **arms[score.model_fingerprint],
         "condition": condition,
@@ -155,7 +155,6 @@ def _score_row(unit: Unit, arms: dict[str, Row], condition: str, score: Score) -
 
 
 def _item_rows(
-    unit: Unit,
     arm: Row,
     pairs: PairedBenchmark,
     prompt: PromptSettings,

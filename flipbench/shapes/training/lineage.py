@@ -24,6 +24,7 @@ from flipbench.shapes.render import render
 from flipbench.shapes.training.attention import prepare_attention
 from flipbench.shapes.training.curriculum import corpus
 from flipbench.shapes.training.drills import (
+    EASY,
     WORDS,
     answer_turns,
     find_turn,
@@ -53,12 +54,13 @@ class Steps:
     cells: int = 200
     letters: int = 500
     lookups: int = 400
-    questions: int = 3_500
+    easy: int = 800
+    questions: int = 2_700
     scenes: int = 6_000
     exam: int = 30
 
 
-LEVELS: dict[Level, Steps] = {"weak": Steps(questions=1_200), "strong": Steps()}
+LEVELS: dict[Level, Steps] = {"weak": Steps(questions=400), "strong": Steps()}
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,9 @@ class _Training:
                 text_only=True,
             ),
             Lesson("lookups", self.steps.lookups, 10, lambda scene: lookup_turns(scene, rng)),
+            Lesson(
+                "easy questions", self.steps.easy, 8, lambda x: answer_turns(x, rng, kinds=EASY)
+            ),
             Lesson("questions", self.steps.questions, 8, lambda scene: answer_turns(scene, rng)),
         ]
         if not self.n_lessons:
@@ -164,7 +169,7 @@ class _Training:
         teaching.freeze_vision()
         for number, lesson in enumerate(lessons, 1):
             if self.n_lessons <= number:
-                if lesson.name == "questions":
+                if lesson.name == "easy questions":
                     share_words(teaching.model, teaching.processor.tokenizer)
                 teaching.train_on(lesson)
                 self._save()

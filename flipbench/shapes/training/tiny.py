@@ -64,8 +64,6 @@ LLAVA_TEMPLATE = (
     "{% endfor %}"
     "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
 )
-"""Plain: "USER: ... ASSISTANT: ...", where a reply's first word is the token that it is anywhere."""
-
 QWEN2_VL_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
     "{% if message['content'] is string %}{{ message['content'] }}{% else %}"
@@ -126,7 +124,11 @@ def build(family: str, corpus: list[str], seed: int = 0, size: Size = STANDARD) 
 
 
 def plain_template(family: str) -> str:
-    """Return the plain chat template with a family's own marks for an image."""
+    """Return LLaVA's chat template with a family's own marks for an image.
+
+    A reply's first word is the same token as anywhere else, which templates that end in a newline
+    do not have.
+    """
     return LLAVA_TEMPLATE.replace("<image>\n", _IMAGE_MARKS[family])
 
 

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from flipbench.benchmarks import PairsSpec, ShapesSpec
 from flipbench.cli import app
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.files import write_atomically
@@ -30,6 +31,7 @@ from flipbench.pipelines.population.settings import (
     is_study,
     lineages_of,
     load_study,
+    safe,
 )
 from flipbench.pipelines.population.study import budget, run_study, units_of
 from flipbench.pipelines.population.unit import Unit
@@ -59,11 +61,28 @@ def test_the_shipped_study_is_an_experiment_for_each_kind() -> None:
     assert is_study(CONFIG) and not is_study(Path("configs/shapes.yaml"))
     assert {kind for phase in study.phases for kind in phase.kinds} == set(study.kinds)
     lineage = lineages_of(study)[0]
-    for name in study.kinds:
+    folders = set()
+    for name, kind in study.kinds.items():
         config = experiment(study, lineage, name)
+        folders.add((config.run.name, kind.pairs is None))
         assert list(config.contaminate.data) == [name, f"{name}, control"]
         seeds = [config.benchmark.seed, config.contaminate.data[f"{name}, control"].benchmark.seed]  # type: ignore[union-attr]
         assert seeds[1] == seeds[0] + 1 >= 1_001  # type: ignore[operator]
+    own = ("letters, 400 pairs", "letters, shared pictures")
+    assert folders == {(lineage.name, True), *((f"{lineage.name}--{safe(x)}", False) for x in own)}
+    assert experiment(study, lineage, own[0]).benchmark.n_items == 400  # type: ignore[union-attr]
+    assert experiment(study, lineage, own[1]).benchmark.per_picture == 4  # type: ignore[union-attr]
+
+
+def test_pairs_drawn_by_diffusion_are_the_same_for_all_lineages() -> None:
+    study = load_study(CONFIG.with_name("population-diffusion.yaml"), ["lineages=null"])
+    assert study.run == load_study(CONFIG).run  # its results join the others
+    (kind,) = {unit.kind for unit in units_of(study)}
+    first, second = (experiment(study, lineage, kind) for lineage in lineages_of(study))
+    assert first.benchmark == second.benchmark and isinstance(first.benchmark, PairsSpec)
+    assert first.run != second.run
+    control = first.contaminate.data[f"{kind}, control"].benchmark
+    assert isinstance(control, ShapesSpec) and control.n_items == study.n_items
 
 
 @pytest.mark.parametrize(
@@ -72,6 +91,7 @@ def test_the_shipped_study_is_an_experiment_for_each_kind() -> None:
         ("phases=[{kinds: [lettres]}]", "there is no 'lettres'.*letters"),
         ("kinds.letters.strategy=LORA", "there is no 'LORA'"),
         ("kinds.letters.conditions=[blur]", "there is no 'blur'"),
+        ("kinds.letters.pairs={condition: x, kind: leters}", "there is no 'leters'.*letters"),
     ],
 )
 def test_unknown_names_are_refused(override: str, message: str) -> None:
@@ -155,13 +175,13 @@ def test_a_study_is_trained_asked_collected_and_not_repeated(
             "lineages=null",
             f"models={{tiny: {{path: {tiny_folders['llava']}, facts: {{class: llava}}}}}}",
             "n_items=8",
-            "phases=[{kinds: [letters, captions only]}]",
+            "phases=[{kinds: [letters, captions only, 'letters, shared pictures']}]",
             "kinds.letters.conditions=[blur 4]",
             "evaluate.detectors=[perturbation_gap, confidence_gap]",
             "evaluate.parameters={}",
         ],
     )
-    assert "2 units of one kind and its control, 2 to do" in budget(study)
+    assert "3 units of one kind and its control, 3 to do" in budget(study)
     assert run_study(study) == []
     scores = pd.read_parquet(study.run / "scores.parquet")
     items = pd.read_parquet(study.run / "items.parquet")
@@ -173,19 +193,23 @@ def test_a_study_is_trained_asked_collected_and_not_repeated(
         ("letters", "contaminated", 4),
         ("letters", "control", 0),
     ]
-    assert set(scores["condition"]) == {"as made", "blur 4"}
+    assert set(scores["condition"]) == {"as made", "blur 4", "four questions a picture"}
     shown = scores[scores["arm"] == "contaminated"].groupby("kind", observed=True)["shows"].unique()
     assert {kind: list(x) for kind, x in shown.items()} == {
         "captions only": ["image-caption"],
         "letters": ["letters"],
     }
-    assert len(items) == 5 * 8 and items["member"].all()
-    gaps = scores[(scores["rule"] == "mcnemar") & (scores["condition"] == "as made")]
+    assert len(items) == (5 + 3) * 8 and items["member"].all()
+    shared = items[items["condition"] == "four questions a picture"]
+    assert set(shared["category"]) == {"color"} and set(shared["kind"]) == {"", "letters"}
+    gaps = scores[(scores["rule"] == "mcnemar") & (scores["condition"] != "blur 4")]
+    assert len(gaps) == 5 + 3
     for _, row in gaps.iterrows():
-        own = items[(items["kind"] == row["kind"]) & (items["arm"] == row["arm"])]
+        own = items[items["condition"] == row["condition"]]
+        own = own[(own["kind"] == row["kind"]) & (own["arm"] == row["arm"])]
         gap = own["perturbed_right"].mean() - own["original_right"].mean()
         assert row["statistic"] == pytest.approx(gap)
     stamps = {path: path.stat().st_mtime_ns for path in study.run.glob("units/*/*")}
-    assert "0 to do" in budget(study) and "measured on 4 models" in budget(study)
+    assert "0 to do" in budget(study) and "measured on 6 models" in budget(study)
     assert run_study(study) == []
     assert stamps == {path: path.stat().st_mtime_ns for path in study.run.glob("units/*/*")}

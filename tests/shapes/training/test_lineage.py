@@ -28,7 +28,7 @@ from flipbench.shapes.training.pretrain import Lesson, Pretraining
 
 pytestmark = pytest.mark.slow
 
-STEPS = Steps(cells=2, letters=2, lookups=2, questions=2, scenes=12, exam=1)
+STEPS = Steps(cells=2, letters=2, lookups=2, easy=2, questions=2, scenes=12, exam=1)
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +48,7 @@ def test_a_lineage_is_a_checkpoint_with_log_and_record(family: str, tmp_path: Pa
     ]
     assert record == json.loads((folder / RECORD).read_text())
     lessons = [json.loads(line)["lesson"] for line in (folder / LOG).read_text().splitlines()]
-    assert lessons == ["cells", "cells", "letters", "lookups", "questions"]
+    assert lessons == ["cells", "cells", "letters", "lookups", "easy questions", "questions"]
     vlm = HuggingFaceVLM(str(folder))
     assert type(vlm.model).__name__ == record["model_class"]
     images = ImageStore(tmp_path / "images")
@@ -85,7 +85,7 @@ def test_a_stopped_lineage_continues_after_its_last_lesson_with_the_same_weights
         train_lineage(tmp_path / "stopped", lineage, STEPS)
     assert not is_trained(tmp_path / "stopped", lineage)
     train_lineage(tmp_path / "stopped", lineage, STEPS)
-    assert taught == ["letters", "lookups", "lookups", "questions"]
+    assert taught == ["letters", "lookups", "lookups", "easy questions", "questions"]
     whole, stopped = (
         load_file(tmp_path / run / lineage.name / "model.safetensors")
         for run in ("whole", "stopped")
@@ -100,7 +100,7 @@ def test_a_stopped_lineage_continues_after_its_last_lesson_with_the_same_weights
         json.loads(line) | {"cpu_seconds": 0} for line in logs[1]
     ]
     train_lineage(tmp_path / "stopped", lineage, STEPS)
-    assert len(taught) == 4
+    assert len(taught) == 5
 
 
 def test_lineages_share_neither_weights_nor_scenes_and_none_has_a_scene_of_the_benchmark(
