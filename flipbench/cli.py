@@ -11,9 +11,9 @@ from flipbench.core.errors import FlipbenchError
 from flipbench.core.workers import is_main
 
 # isort: split
-from flipbench.commands import benchmarks, detect, models  # the loop comes first in --help
+from flipbench.commands import benchmarks, cards, detect, models  # the loop comes first in --help
 
-__all__ = ["app", "benchmarks", "demo", "detect", "main", "models", "people", "stages"]
+__all__ = ["app", "benchmarks", "cards", "demo", "detect", "main", "models", "people", "stages"]
 
 
 def main() -> None:
