@@ -1,7 +1,8 @@
 """The commands of ``flipbench``, and what they share.
 
 Reading order: ``demo``, ``stages`` (the loop), ``benchmarks`` (import, audit, export), ``models``
-(detectors and models), ``detect`` (one model), ``people`` (review, adjudicate).
+(detectors and models), ``detect`` (one model), ``cards`` (what is published about models),
+``people`` (review, adjudicate).
 
 A command parses its arguments, calls one function of ``pipelines`` or a stage, and prints; heavy
 imports are inside the command, so that ``--help`` is fast. To add a command, decorate a function

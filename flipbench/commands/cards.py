@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from flipbench.commands import MODELS, app, say
+from flipbench.commands import MODELS, app, command_line, say, say_next
 
 
 @app.command(rich_help_panel=MODELS)
@@ -37,6 +37,7 @@ def card(
         say(made.findings[0].sentence)
     else:
         say(f"{len(made.findings)} models, {len(made.checks)} rules of detectors")
-    if made.rates is None:
-        say("error rates: not measured; --rates REPORT states those of a study")
     say("\n".join(map(str, write_card(made, folder))))
+    if made.rates is None:
+        again = command_line("card", run, "--rates", "REPORT")
+        say_next({again: "states the error rates of a study of models of known history"})

@@ -40,6 +40,7 @@ COMMANDS = (
     "show",
     "detectors",
     "detect",
+    "card",
     "gap",
     "power",
     "claims",

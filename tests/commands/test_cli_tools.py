@@ -36,6 +36,15 @@ def test_agreement_compares_raters_with_a_reference(flipbench: Flipbench, config
     assert elsewhere.status == 2 and "elsewhere" in elsewhere.err and "filter" in elsewhere.err
 
 
+def test_a_card_is_written_of_a_report(flipbench: Flipbench, tmp_path: Path) -> None:
+    study = Path(__file__).parents[2] / "docs/results/demo.json"
+    result = flipbench("card", study, "--out", tmp_path / "card")
+    assert result.status == 0 and result.out.startswith("18 models, ")
+    assert (tmp_path / "card" / "contamination-card.json").exists()
+    refused = flipbench("card", study, "--rates", study)
+    assert refused.status == 2 and "leave --rates out" in refused.err
+
+
 def test_verdicts_are_exported_and_imported_as_csv(flipbench: Flipbench, config: Path) -> None:
     pytest.importorskip("starlette")
     assert flipbench("filter", config, "--limit", "3", "-q").status == 0
