@@ -12,6 +12,7 @@ from flipbench.commands import (
     BENCHMARKS,
     Again,
     ConfigPath,
+    DryRun,
     Kept,
     Limit,
     Overrides,
@@ -126,6 +127,7 @@ def audit(
     config: ConfigPath,
     overrides: Overrides = None,
     limit: Limit = None,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
     workers: Workers = 1,
     worker: Worker = None,
@@ -135,9 +137,11 @@ def audit(
     With --workers, the corpus is embedded by several processes, one for each GPU.
     """
     assembly = assemble(config, overrides, limit, quiet, workers=workers, worker=worker)
-    from flipbench.pipelines.audit.audit import audit_benchmark
+    from flipbench.pipelines.audit.audit import audit_benchmark, plan_audit
     from flipbench.pipelines.audit.corpus import embed_share
 
+    if dry_run:
+        raise typer.Exit(say("\n".join(plan_audit(assembly))))
     if worker:
         if corpus := assembly.config.audit.corpus:
             embed_share(assembly, corpus)
@@ -256,6 +260,7 @@ def rebuild(
     recipe: Annotated[Path, typer.Argument(help="a folder that export --format recipe wrote")],
     overrides: Overrides = None,
     kept: Kept = None,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
 ) -> None:
     """Draw the pictures of a recipe again, and say how many are equal to the published ones.
@@ -264,11 +269,15 @@ def rebuild(
     run=FOLDER, everything is written there, and the recipe stays as it is.
     """
     changes = [f"run={recipe}", *(overrides or [])]
+    if dry_run:  # what the recipe has is not copied into another run
+        changes = [change for change in changes[1:] if not change.startswith("run=")] + changes[:1]
     assembly = assemble(recipe / "config.yaml", changes, quiet=quiet, worker="0/1")
     from flipbench.export.recipe import compare_with_recipe, copy_recipe
-    from flipbench.pipelines.filtering import judge, rebuild_kept
+    from flipbench.pipelines.filtering import judge, plan_filtering, rebuild_kept
     from flipbench.pipelines.generation import generate
 
+    if dry_run:
+        raise typer.Exit(say("\n".join(plan_filtering(assembly))))
     if assembly.run.path.resolve() != recipe.resolve():
         copy_recipe(recipe, assembly.run)
         assembly.run.write_provenance(assembly.config.to_yaml())

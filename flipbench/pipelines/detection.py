@@ -39,6 +39,7 @@ from flipbench.models.vlm.loading import as_vlm
 from flipbench.models.vlm.served import APIVLM, resolve_model
 from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.pipelines.evaluation import ask_and_score, diagnose_all, follow_ups, work_lines
+from flipbench.pipelines.memory.hours import answering_time
 from flipbench.prompting.prompts import PromptSettings
 
 _FAMILY = "detect"
@@ -245,26 +246,24 @@ def _resolved(
 def count_work(detection: Detection) -> list[str]:
     """Return the number of questions, for ``--dry-run``."""
     benchmark = detection.benchmark.with_images_in(detection.run.images)
-    n_probes = len(probes_for(detection.detectors, benchmark, detection.prompt_settings))
-    n_models = len(detection.models)
+    settings, models = detection.prompt_settings, detection.models
+    probes = probes_for(detection.detectors, benchmark, settings)
     costly = {
-        f"of them for {detector.about.name}": len(
-            probes_for([detector], benchmark, detection.prompt_settings)
-        )
+        f"of them for {detector.about.name}": len(probes_for([detector], benchmark, settings))
         for detector in detection.detectors
         if detector.about.on_request
     }
-    return work_lines(
-        {
-            "pairs": len(benchmark.pairs),
-            "detectors": len(detection.configured.names),
-            "distinct probes": n_probes,
-            **costly,
-            "models to ask": n_models,
-            "answers": n_probes * n_models,
-            **follow_ups(detection.configured, benchmark),
-        }
-    )
+    counts = {
+        "pairs": len(benchmark.pairs),
+        "detectors": len(detection.configured.names),
+        "distinct probes": len(probes),
+        **costly,
+        "models to ask": len(models),
+        "answers": len(probes) * len(models),
+        **follow_ups(detection.configured, benchmark),
+    }
+    asked = [(entry.weights, 1, probes) for entry in models if entry.weights]
+    return [*work_lines(counts), *answering_time(asked)]
 
 
 def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:

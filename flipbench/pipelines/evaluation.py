@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,6 +49,7 @@ from flipbench.pipelines.grid import (
     training_notes,
     warnings_of,
 )
+from flipbench.pipelines.memory.hours import answering_time
 from flipbench.pipelines.raters import dropped_probes, report_tables
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.tables import Table
@@ -236,12 +238,15 @@ def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
     plans, config, configured = plans_for(assembly), assembly.config, assembly.detectors
     n_models = len(config.models) + sum(plan.epochs for plan in plans)
     detectors = configured.detectors(benchmark)
-    n_probes = len(probes_for(detectors, benchmark, config.evaluate.prompt))
+    probes = probes_for(detectors, benchmark, config.evaluate.prompt)
+    n_probes = len(probes)
     n_texts = len(benchmark.pairs) if configured.rewording else 0
     n_dropped = len(dropped_probes(assembly, benchmark))
     n_clean = sum(model.dose == 0 for model in config.models.values())
     n_clean += sum(plan.epochs for plan in plans if plan.control)
-    return work_lines(
+    of_family = Counter(plan.model for plan in plans for _ in range(plan.epochs))
+    asked = [(m, 1 + of_family[name], probes) for name, m in config.models.items() if m.path]
+    counts = work_lines(
         {
             **({"texts to reword before they are asked": n_texts} if n_texts else {}),
             "training plans": len(plans),
@@ -253,6 +258,7 @@ def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
             **follow_ups(configured, benchmark),
         }
     )
+    return [*counts, *answering_time(asked)]
 
 
 def follow_ups(configured: ConfiguredDetectors, benchmark: PairedBenchmark) -> dict[str, int]:

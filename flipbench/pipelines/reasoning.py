@@ -45,6 +45,7 @@ from flipbench.models.engine import answers_of, ask
 from flipbench.models.protocols import Decision
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.backends import backend_context, build_chat
+from flipbench.pipelines.memory.hours import answering_time
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell
 from flipbench.reporting.writers import records_csv, write_tables
@@ -151,11 +152,14 @@ def plan_hints(assembly: Assembly) -> list[str]:
     """Return how much each model would be asked, for ``--dry-run``."""
     hinted, left_out = _hinted(assembly)
     lines = [f"would leave out {n} items {reason}" for reason, n in left_out.items()]
+    asked = []
     for model in assembly.grid():
         probes, lacking = probes_for_model(hinted, model.can)
         lines.append(f"{model.model.name}: {len(probes):,} questions about {len(hinted):,} items")
         lines += [f"  not {variant}: it {why}" for variant, why in lacking.items()]
-    return lines
+        if model.weights is not None:
+            asked.append((model.weights, 1, probes))
+    return [*lines, *answering_time(asked)]
 
 
 def _hinted(assembly: Assembly) -> tuple[list[HintedItem], dict[str, int]]:

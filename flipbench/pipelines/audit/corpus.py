@@ -50,7 +50,7 @@ def audit_corpus(assembly: Assembly, config: CorpusConfig) -> CorpusAudit:
     corpus = _open(config.pictures)
     types = {ref.sha256: item.category or "" for item in items[::-1] for ref in item.images}
     pictures = store_corpus([r for i in items for r in i.images], run.images, types=types)
-    store = config.embeddings or run.path / "audit" / "embeddings"
+    store = _store(assembly, config)
     assembly.workers.start("audit", lambda: n_embedded(store), corpus.n, "embed")
     results, pairs, failed = [], [], dict[str, list[str]]()
     for name in config.encoders:
@@ -136,9 +136,18 @@ def _embed(
         )
 
 
+def corpus_size(assembly: Assembly, config: CorpusConfig) -> tuple[int | None, int]:
+    """Return how many pictures the corpus has, if that is known, and how many vectors there are."""
+    return _open(config.pictures).n, n_embedded(_store(assembly, config))
+
+
+def _store(assembly: Assembly, config: CorpusConfig) -> Path:
+    return config.embeddings or assembly.run.path / "audit" / "embeddings"
+
+
 def _place(assembly: Assembly, config: CorpusConfig, encoder: ImageEncoder, source: Corpus) -> Path:
     """Return the folder of a corpus' vectors by one encoder."""
-    folder = config.embeddings or assembly.run.path / "audit" / "embeddings"
+    folder = _store(assembly, config)
     return folder / content_id(source.name, source.fingerprint, encoder.fingerprint)[:16]
 
 

@@ -1,4 +1,4 @@
-"""How much memory a vision-language model takes while it answers, without its weights."""
+"""What a vision-language model takes while it answers, memory and time, without its weights."""
 
 from __future__ import annotations
 
@@ -44,25 +44,59 @@ def answering_memory(
     PrerequisiteError
         If configuration or processor cannot be read here.
     """
-    network, conversation = _without_weights(model)
-    footprint = Footprint()
-    footprint.load(network)
-    weights = footprint.now
-    prompts = [
-        conversation.render(text, len(row)) for text, row in zip(texts, pictures, strict=True)
-    ]
-    inputs = footprint.without_values(conversation.encode(prompts, pictures))
+    answering = Answering(model)
+    weights = answering.footprint.now
+    inputs = answering.inputs(texts, pictures)
 
     @torch.no_grad()
     def answer() -> None:
-        output = network(**inputs, use_cache=True, logits_to_keep=1)
+        output = answering.network(**inputs, use_cache=True, logits_to_keep=1)
         for layer in getattr(output.past_key_values, "layers", ()):
             for name in ("keys", "values"):  # each token of a reply copies them
                 if isinstance(read := getattr(layer, name, None), torch.Tensor):
                     shape = (*read.shape[:2], read.shape[2] + max_tokens - 1, *read.shape[3:])
                     setattr(layer, name, read.new_empty(shape))
 
-    return weights, footprint.peak_of(answer) - weights
+    return weights, answering.footprint.peak_of(answer) - weights
+
+
+class Answering:
+    """A model without values, and what follows its operations.
+
+    Raises
+    ------
+    PrerequisiteError
+        If configuration or processor cannot be read here.
+    """
+
+    def __init__(self, model: ModelConfig) -> None:
+        self.network, self.conversation = _without_weights(model)
+        self.footprint = Footprint()
+        self.footprint.load(self.network)
+
+    def inputs(
+        self, texts: Sequence[str], pictures: Sequence[Sequence[Image.Image]]
+    ) -> dict[str, Any]:
+        """Return what the network reads; all or no questions have pictures."""
+        shown = zip(texts, pictures, strict=True)
+        prompts = [self.conversation.render(text, len(row)) for text, row in shown]
+        return self.footprint.without_values(self.conversation.encode(prompts, pictures))
+
+    def flops(self, text: str, pictures: Sequence[Image.Image], n_tokens: int = 1) -> int:
+        """Return the operations of one question with a reply of ``n_tokens`` tokens.
+
+        Each token after the first takes two operations per weight; attention to what was read is
+        left out, and the vision tower's weights are counted as if they were used.
+        """
+        inputs, before = self.inputs([text], [pictures]), self.footprint.flops
+
+        @torch.no_grad()
+        def read() -> None:
+            self.network(**inputs, use_cache=True, logits_to_keep=1)
+
+        self.footprint.peak_of(read)
+        n_weights: int = sum(p.numel() for p in self.network.parameters())
+        return self.footprint.flops - before + 2 * n_weights * (n_tokens - 1)
 
 
 def _without_weights(model: ModelConfig) -> tuple[Any, Conversation]:

@@ -111,7 +111,7 @@ def _need(part: PartSettings | ModelConfig, config: Config, items: Sequence[Item
     if isinstance(part, LocalSpec) and part.chat.temperature:
         n_at_once = 1  # each is sampled apart
     asked = sorted(_questions(part, items), key=lambda q: q.size, reverse=True)
-    return _answering(spec, asked[:n_at_once])
+    return _answering(spec, asked, n_at_once)
 
 
 def _judges(part: PartSettings | ModelConfig) -> bool:
@@ -131,24 +131,33 @@ def _questions(part: PartSettings | ModelConfig, items: Sequence[Item]) -> list[
     return [Question(p.prompt, (image,), 1) for p in probes for image in p.images]
 
 
-def _answering(model: ModelConfig, asked: Sequence[Question]) -> Need:
+def _answering(model: ModelConfig, questions: Sequence[Question], n_at_once: int) -> Need:
+    asked = questions[:n_at_once]
+    from flipbench.contaminate.training.estimate import time_text
+
     what = f"{model.path}, {model.dtype}" + (", less in 4 bits" if model.quantization else "")
     counts = n_weights(model.path, model.revision)
     weights = BYTES[model.dtype] * counts[""] if counts and "" in counts else None
     if not asked:
         return Need(what, weights)
     from flipbench.pipelines.memory.answering import answering_memory
+    from flipbench.pipelines.memory.hours import seconds_of
 
-    blank = {ref: Image.new("RGB", (ref.width, ref.height)) for q in asked for ref in q.images}
+    middle = questions[len(questions) // 2]
+    shown = (*asked, middle)
+    blank = {ref: Image.new("RGB", (ref.width, ref.height)) for q in shown for ref in q.images}
     n_tokens = max(q.max_tokens for q in asked)
     try:
         weights, on_top = answering_memory(
             model, [q.text for q in asked], [[blank[r] for r in q.images] for q in asked], n_tokens
         )
+        pictures = [blank[ref] for ref in middle.images]
+        seconds = seconds_of(model, middle.text, pictures, n_tokens) * len(questions)
     except PrerequisiteError as error:
         return Need(f"{what}; {error}", weights)
     replies = f"replies of {n_tokens} token{'s' * (n_tokens > 1)}"
     about = f"{len(asked)} at a time, {_size(asked[0].images)}, {replies}"
+    about += f", at most about {time_text(seconds)} for all {len(questions):,}"
     return Need(what, weights, weights + on_top, about)
 
 
@@ -173,7 +182,10 @@ def _drawing(spec: PipelineSpec, items: Sequence[Item]) -> Need:
         for p in phases
     ]
     peak = max(phase.memory for phase in phases)
-    about = f"{spec.batch_size} at a time, {size[0]} x {size[1]} pixels"
+    n_images = sum(len(item.images) for item in items)
+    hours = estimate.time_text(n_images * sum(phase.flops for phase in phases) / speed)
+    about = f"{spec.batch_size} at a time, {size[0]} x {size[1]} pixels, about {hours} for"
+    about += f" {n_images:,} of that size"
     resident = max(phase.weights for phase in phases)
     return Need(what, weights or resident, peak, about, tuple(details))
 

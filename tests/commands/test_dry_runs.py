@@ -1,0 +1,49 @@
+"""Commands that work long or ask models say beforehand what that would be."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+from flipbench import cli
+from tests.fixtures.command_line import Flipbench
+
+READS_ONE_FILE = {"import"}
+SIGNATURES = {
+    c.name or c.callback.__name__: inspect.signature(c.callback).parameters
+    for c in cli.app.registered_commands
+    if c.callback
+}
+
+
+@pytest.mark.parametrize("command", SIGNATURES)
+def test_whatever_shows_progress_has_a_dry_run(command: str) -> None:
+    works_long = "quiet" in SIGNATURES[command] and command not in READS_ONE_FILE
+    assert works_long <= ("dry_run" in SIGNATURES[command])
+
+
+def test_an_audit_counts_what_it_would_ask_and_embed(flipbench: Flipbench, config: Path) -> None:
+    corpus = config.parent / "corpus"
+    corpus.mkdir()
+    (corpus / "a.png").write_bytes(b"not opened")
+    asked = ["models.m={path: 'shapes:llava'}", "audit.text_models=[m]", "audit.n_runs=2"]
+    embedded = [f"audit.corpus={{pictures: {{path: {corpus}}}}}"]
+    result = flipbench("audit", config, *asked, *embedded, "--dry-run")
+    assert result.status == 0, result.err
+    assert "12 items, 8 checks" in result.out
+    assert "asked without images: m: 24 questions" in result.out
+    assert "pictures of the corpus embedded by siglip-b16; 0 vectors are there" in result.out
+    assert not (config.parent / "runs" / "x" / "audit").exists()
+
+
+def test_a_rebuild_counts_what_it_would_draw(flipbench: Flipbench, config: Path) -> None:
+    assert flipbench("filter", config, "-q").status == 0
+    assert flipbench("export", config, "out", "--format", "recipe").status == 0
+    (recipe,) = Path("out").iterdir()
+    for where in ((), ("run=elsewhere",)):
+        result = flipbench("rebuild", recipe, *where, "--dry-run")
+        assert result.status == 0, result.err
+        assert "would caption 0 and edit 12" in result.out
+    assert not (recipe / "edits").exists() and not Path("elsewhere").exists()
