@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from flipbench.config.local_models import ModelConfig
 from flipbench.core.errors import PrerequisiteError
@@ -55,8 +55,9 @@ def test_a_question_takes_the_operations_of_a_real_model(
     vlm, answering = tiny_vlm(family), Answering(ModelConfig(path=str(tiny_folders[family])))
     text, pictures = TEXTS[0], PICTURES[0]
     inputs = vlm.conversation.encode([vlm.conversation.render(text, 1)], [pictures])
-    attention = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: sdpa_flop}
-    counter = FlopCounterMode(display=False, custom_mapping=attention)
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    counted = {attention: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)}
+    counter = FlopCounterMode(display=False, custom_mapping=counted)
     with counter, torch.no_grad():
         vlm.model(**inputs, use_cache=True, logits_to_keep=1)
     one = answering.flops(text, pictures)
