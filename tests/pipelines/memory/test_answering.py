@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from flipbench.config.local_models import ModelConfig
+from flipbench.contaminate.training.estimate import SHARE_OF_PEAK
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.records import Probe
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
@@ -56,7 +58,8 @@ def test_a_question_takes_the_operations_of_a_real_model(
     text, pictures = TEXTS[0], PICTURES[0]
     inputs = vlm.conversation.encode([vlm.conversation.render(text, 1)], [pictures])
     attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    counted = {attention: lambda q, k, v, *_, **__: sdpa_flop_count(q, k, v)}
+    count: Any = sdpa_flop_count
+    counted = {attention: lambda q, k, v, *_, **__: count(q, k, v)}
     counter = FlopCounterMode(display=False, custom_mapping=counted)
     with counter, torch.no_grad():
         vlm.model(**inputs, use_cache=True, logits_to_keep=1)
@@ -69,7 +72,7 @@ def test_a_question_takes_the_operations_of_a_real_model(
 def test_the_time_of_answers_is_that_of_all_models_with_weights_here(
     tiny_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hours, "measured_speed", lambda dtype: 1e6 / hours.SHARE_OF_PEAK)
+    monkeypatch.setattr(hours, "measured_speed", lambda dtype: 1e6 / SHARE_OF_PEAK)
     monkeypatch.setattr(Answering, "flops", lambda *_: 18_000_000)
     here, gone = ModelConfig(path=str(tiny_folders["llava"])), ModelConfig(path="nobody/nothing")
     probes = [
