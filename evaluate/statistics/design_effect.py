@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
-from scipy.special import betaln
 
 from flipbench.core.rates import Rate
 from flipbench.core.records import Interval
@@ -85,7 +84,8 @@ def correlation_of_counts(counts: tuple[tuple[int, int], ...]) -> float:
     Jeffreys' prior of the rate.
     """
     a, b = _SHARE * (1 - _RHO) / _RHO, (1 - _SHARE) * (1 - _RHO) / _RHO
-    return _mean(sum((betaln(k + a, n - k + b) - betaln(a, b) for k, n in counts), np.zeros(1)))
+    log_beta = scipy.special.betaln
+    return _mean(sum((log_beta(k + a, n - k + b) - log_beta(a, b) for k, n in counts), np.zeros(1)))
 
 
 def correlation_of_values(
@@ -100,7 +100,7 @@ def correlation_of_values(
     ----------
     values, positive, groups : ndarray, shape (M,)
     """
-    scores = stats.norm.ppf((stats.rankdata(values) - 0.5) / len(values))
+    scores = scipy.stats.norm.ppf((scipy.stats.rankdata(values) - 0.5) / len(values))
     log_det, spread, df = np.zeros(len(_RHO)), np.zeros(len(_RHO)), 0
     for side in (positive, ~positive):
         _, cluster, sizes = np.unique(groups[side], return_inverse=True, return_counts=True)

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
-from scipy.optimize import brentq
+import scipy
 
 from flipbench.core.records import Interval
 
@@ -38,7 +37,7 @@ def tango_interval(b: float, c: float, n: float, level: float = LEVEL) -> Interv
     >>> tango_interval(5, 0, 5).low, round(tango_interval(5, 0, 5).high, 3)
     (-1.0, -0.131)
     """
-    return _score_interval(b, c, n, float(stats.norm.ppf(0.5 + level / 2)), level)
+    return _score_interval(b, c, n, float(scipy.stats.norm.ppf(0.5 + level / 2)), level)
 
 
 def clustered_interval(
@@ -61,7 +60,7 @@ def clustered_interval(
     values = np.asarray(differences, dtype=float)
     n, b, c = len(values), float((values < 0).sum()), float((values > 0).sum())
     effect = design_effect(differences, clusters)
-    quantile = float(stats.t.ppf(0.5 + level / 2, n_clusters - 1))
+    quantile = float(scipy.stats.t.ppf(0.5 + level / 2, n_clusters - 1))
     return _score_interval(b / effect, c / effect, n / effect, quantile, level)
 
 
@@ -117,7 +116,7 @@ def difference_interval(
     n, n_clusters = float(sizes.sum()), len(totals)
     mean = float(totals.sum()) / n
     between = float(((totals - sizes * mean) ** 2).sum()) * n_clusters / (n_clusters - 1)
-    half = float(stats.t.ppf(0.5 + level / 2, n_clusters - 3)) * math.sqrt(between) / n
+    half = float(scipy.stats.t.ppf(0.5 + level / 2, n_clusters - 3)) * math.sqrt(between) / n
     return Interval(low=max(-2.0, mean - half), high=min(2.0, mean + half), level=level)
 
 
@@ -128,8 +127,9 @@ def _score_interval(b: float, c: float, n: float, quantile: float, level: float)
         return _score(b, c, n, difference) - bound
 
     edge = 1 - 1e-12
-    low = -1.0 if gap <= -edge else float(brentq(excess, -edge, gap, args=(quantile,)))
-    high = 1.0 if gap >= edge else float(brentq(excess, gap, edge, args=(-quantile,)))
+    root = scipy.optimize.brentq
+    low = -1.0 if gap <= -edge else float(root(excess, -edge, gap, args=(quantile,)))
+    high = 1.0 if gap >= edge else float(root(excess, gap, edge, args=(-quantile,)))
     return Interval(low=low, high=high, level=level)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from .resampling import Array, permutation_p
 
@@ -76,7 +76,7 @@ def order_trend_test(
     by_stratum = np.argsort(stratum, kind="stable")
     cuts = np.flatnonzero(np.diff(stratum[by_stratum])) + 1
     position = np.arange(n) - (n - 1) / 2
-    ranks = stats.rankdata(scores) - (n + 1) / 2
+    ranks = scipy.stats.rankdata(scores) - (n + 1) / 2
     norm = math.sqrt(float(position @ position) * float(ranks @ ranks)) or 1.0
     log_orders = sum(math.lgamma(size + 1) for size in np.diff([0, *cuts, n]).tolist())
     exact = log_orders <= math.log(n_permutations) + 1e-9

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from flipbench.core.records import Interval
 
@@ -251,7 +251,7 @@ def mcnemar_p(b: int, c: int, alternative: Alternative = "two-sided") -> float:
         "rise": "less",
         "two-sided": "two-sided",
     }
-    return float(stats.binomtest(b, b + c, 0.5, alternative=side[alternative]).pvalue)
+    return float(scipy.stats.binomtest(b, b + c, 0.5, alternative=side[alternative]).pvalue)
 
 
 def min_pairs(alpha: float, *, two_sided: bool = False) -> int:
@@ -274,7 +274,7 @@ def adjust_p_values(
     """
     values, m = np.asarray(p_values, dtype=float), len(p_values)
     if method == "benjamini-hochberg":
-        return [float(p) for p in stats.false_discovery_control(values)] if m else []
+        return [float(p) for p in scipy.stats.false_discovery_control(values)] if m else []
     order = np.argsort(values, kind="stable")
     tests = m - np.arange(m) if method == "holm" else np.full(m, m)
     adjusted = np.empty(m)

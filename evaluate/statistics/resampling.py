@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from flipbench.core.rates import Rate
 from flipbench.core.records import Interval
@@ -33,7 +33,7 @@ def bootstrap_interval(
     totals, sizes = by_cluster(np.asarray(values, dtype=float), clusters)
     if len(totals) < 2:
         return None
-    interval = stats.bootstrap(
+    interval = scipy.stats.bootstrap(
         (totals, sizes),
         _ratio,
         paired=True,
@@ -90,7 +90,7 @@ def label_swap_p(
         return exact_label_swap_p(integers)
     if len(totals) == 1:
         return 0.5 if totals[0] < 0 else 1.0
-    test = stats.permutation_test(
+    test = scipy.stats.permutation_test(
         (totals / np.abs(totals).sum(),),
         _rounded_sum,
         permutation_type="samples",
@@ -126,7 +126,7 @@ def exact_label_swap_p(integer_totals: ArrayLike) -> float:
     probabilities = np.ones(1)  # distribution of the sum of totals with a positive sign
     for size, count in zip(sizes.tolist(), counts.tolist(), strict=True):
         pmf = np.zeros(size * count + 1)
-        pmf[::size] = stats.binom.pmf(np.arange(count + 1), count, 0.5)
+        pmf[::size] = scipy.stats.binom.pmf(np.arange(count + 1), count, 0.5)
         probabilities = np.convolve(probabilities, pmf)
     positive = int(totals[totals > 0].sum())
     return min(1.0, float(probabilities[: positive + 1].sum()))

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import optimize, stats
 
 from flipbench.core.records import Interval
 
@@ -174,15 +174,15 @@ def newcombe_interval(auroc: float, sizes: Sequence[tuple[float, float]]) -> Int
     >>> 0.3 < interval.low < 0.4, interval.high
     (True, 1.0)
     """
-    z, total = float(stats.norm.ppf(0.5 + LEVEL / 2)), sum(p * n for p, n in sizes)
+    z, total = float(scipy.stats.norm.ppf(0.5 + LEVEL / 2)), sum(p * n for p, n in sizes)
 
     def beyond(truth: float) -> float:
         spread = (1 - truth) / (2 - truth) + truth / (1 + truth)
         weighted = sum(p * n * (1 + ((p + n) / 2 - 1) * spread) for p, n in sizes)
         return (auroc - truth) ** 2 - z**2 * truth * (1 - truth) * weighted / total**2
 
-    low = 0.0 if auroc == 0 else optimize.brentq(beyond, 0.0, auroc - 1e-12 * auroc)
-    high = 1.0 if auroc == 1 else optimize.brentq(beyond, auroc + 1e-12 * (1 - auroc), 1.0)
+    low = 0.0 if auroc == 0 else scipy.optimize.brentq(beyond, 0.0, auroc - 1e-12 * auroc)
+    high = 1.0 if auroc == 1 else scipy.optimize.brentq(beyond, auroc + 1e-12 * (1 - auroc), 1.0)
     return Interval(low=float(low), high=float(high))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Self
 
 from pydantic import model_validator
-from statsmodels.stats.proportion import proportion_confint
 
 from flipbench.core.records import Interval, Value
 
@@ -85,5 +84,7 @@ def wilson_interval(k: float, n: float) -> Interval:
 
 
 def _interval(k: float, n: float, method: str) -> Interval:
+    from statsmodels.stats.proportion import proportion_confint  # imports pandas and scipy.stats
+
     low, high = proportion_confint(k, n, alpha=1 - LEVEL, method=method)
     return Interval(low=max(0.0, float(low)), high=min(1.0, float(high)))

@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 import numpy as np
+import scipy
 from PIL import Image
-from scipy import ndimage
-from scipy.fft import dctn
 
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
@@ -152,7 +151,7 @@ def perceptual_hash(image: Image.Image, *, with_mean: bool = True) -> np.ndarray
     are left without the first, the image's mean.
     """
     grey = image.convert("L").resize((32, 32), Image.Resampling.LANCZOS)
-    low = dctn(np.asarray(grey, dtype=float))[:8, :8]
+    low = scipy.fft.dctn(np.asarray(grey, dtype=float))[:8, :8]
     bits: np.ndarray = low > np.median(low if with_mean else low.ravel()[1:])
     return bits
 
@@ -164,7 +163,7 @@ def largest_change(old: Image.Image, new: Image.Image) -> float:
     """
     a, b = (np.asarray(image.convert("RGB"), dtype=np.float32) for image in (old, new))
     window = min(BLOCK, *old.size)
-    means = ndimage.uniform_filter(b - a, size=(window, window, 1), mode="nearest")
+    means = scipy.ndimage.uniform_filter(b - a, size=(window, window, 1), mode="nearest")
     return float(np.abs(means).max())
 
 

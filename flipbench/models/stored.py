@@ -10,9 +10,6 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from flipbench.core.errors import DataError
 from flipbench.core.files import PRIVATE, write_atomically
 from flipbench.core.records import Response
@@ -92,6 +89,9 @@ def _summary(paths: list[Path]) -> dict[str, tuple[str, int]]:
 
 
 def _write(path: Path, choices: Mapping[str, int], shards: dict[str, tuple[str, int]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     table = pa.table(
         {"probe_id": list(choices), "choice": pa.array(choices.values(), pa.int64())},
         metadata={_SHARDS: json.dumps(shards)},
@@ -103,6 +103,9 @@ def _write(path: Path, choices: Mapping[str, int], shards: dict[str, tuple[str, 
 
 def _read(path: Path, shards: dict[str, tuple[str, int]]) -> dict[str, int] | None:
     """Return the choices of a copy of these shards; None if there is none, or it is damaged."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         table = pq.read_table(
             path, use_threads=False, page_checksum_verification=True, partitioning=None

@@ -39,6 +39,13 @@ def test_stages_that_need_no_model_import_no_torch() -> None:
     assert python(f"import sys, {stages}; print('torch' in sys.modules)").strip() == "False"
 
 
+def test_the_list_of_detectors_computes_nothing_and_imports_little() -> None:
+    heavy = ("torch", "pandas", "pyarrow", "scipy.stats", "scipy.optimize")
+    code = "import sys, flipbench as fb; print(len(fb.detectors().overview().rows));"
+    found = python(f"{code} print([m for m in {heavy} if m in sys.modules])").splitlines()
+    assert int(found[0]) > 30 and found[1:] == ["[]"]
+
+
 def test_every_name_is_there_and_documented() -> None:
     assert {*fb.__all__, "__version__"} == set(dir(fb))
     for name in fb.__all__:

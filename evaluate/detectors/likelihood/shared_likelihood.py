@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
@@ -94,8 +94,8 @@ def sharded_test(differences: ArrayLike, floor: float = 0.0, level: float = LEVE
         p = floor if mean > 0 else 1.0
         t = math.copysign(math.inf, mean) if mean else 0.0
         return ShardedTest(mean, Interval(low=mean, high=mean, level=level), t, p, t, p, r)
-    test = stats.ttest_1samp(d, 0.0, alternative="greater")
-    interval = stats.ttest_1samp(d, 0.0).confidence_interval(level)
+    test = scipy.stats.ttest_1samp(d, 0.0, alternative="greater")
+    interval = scipy.stats.ttest_1samp(d, 0.0).confidence_interval(level)
     t_ddof0 = float(test.statistic) * math.sqrt(r / (r - 1))
     return ShardedTest(
         mean=mean,
@@ -103,7 +103,7 @@ def sharded_test(differences: ArrayLike, floor: float = 0.0, level: float = LEVE
         t=float(test.statistic),
         p_value=float(test.pvalue),
         t_ddof0=t_ddof0,
-        p_ddof0=float(stats.t.sf(t_ddof0, r - 1)),
+        p_ddof0=float(scipy.stats.t.sf(t_ddof0, r - 1)),
         n_shards=r,
     )
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from functools import partial
 
-from scipy.special import logsumexp
+import scipy
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Response
@@ -99,7 +99,7 @@ def log_confidence(gold: int) -> Reading:
     def read(reply: Response) -> float | None:
         if len(reply.option_log_probs) <= gold:
             return None
-        own = reply.option_log_probs[gold] - float(logsumexp(reply.option_log_probs))
+        own = reply.option_log_probs[gold] - float(scipy.special.logsumexp(reply.option_log_probs))
         return None if math.isnan(own) else max(own, math.log(LEAST_PROBABILITY))
 
     return read

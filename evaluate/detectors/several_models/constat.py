@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import isotonic_regression
 
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.randomness import generator
@@ -84,7 +84,7 @@ def difficulty_curve(
     y = np.concatenate([[chance[1]], np.asarray(test, dtype=float), [1.0]])
     knots, index, counts = np.unique(x, return_inverse=True, return_counts=True)
     means = np.bincount(index, weights=y) / counts
-    fitted = isotonic_regression(means, weights=counts.astype(float)).x
+    fitted = scipy.optimize.isotonic_regression(means, weights=counts.astype(float)).x
     return float(np.interp(at, knots, fitted))
 
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike
-from scipy import stats
-from scipy.spatial.distance import pdist
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
@@ -90,7 +89,7 @@ def kernel_divergence(
         raise ValueError(f"needs embeddings of the same 2 or more items: {shapes[0]}, {shapes[1]}")
     exponents = []
     for z, gamma in zip(states, gammas or (None, None), strict=True):
-        distances = pdist(z)
+        distances = scipy.spatial.distance.pdist(z)
         exponents.append((_gamma(distances) if gamma is None else gamma) * distances**2)
     kernel = np.exp(-exponents[0])
     total = 2 * float(np.abs(kernel * (exponents[1] - exponents[0])).sum())
@@ -159,7 +158,7 @@ def compare_divergences(
     )
     differences = np.subtract(model_scores, reference_scores)
     mean = float(differences.mean())
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, n_folds - 1) * stats.sem(differences))
+    half = float(scipy.stats.t.ppf(0.5 + LEVEL / 2, n_folds - 1) * scipy.stats.sem(differences))
     return Divergences(
         model=model_scores,
         reference=reference_scores,
