@@ -28,7 +28,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 
 $(STAMP): pyproject.toml constraints.txt
-	@echo "Installing flipbench and what its tests need into $(VENV): 2.9 GB with a CPU build of torch, once."
+	@echo "Installing flipbench and what its tests need into $(VENV): 3.1 GB with a CPU build of torch, once."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q "torch==2.13.0" -c constraints.txt
 	$(BIN)/pip install -q -e ".[dev]" -c constraints.txt

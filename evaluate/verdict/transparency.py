@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,8 @@ class RatesSource(Value):
         Clean models that these descend from; models of one lineage are not independent.
     kinds : tuple of str
         What the contaminated ones were trained on.
+    fingerprints : tuple of str
+        Of the models.
     """
 
     title: str
@@ -91,6 +93,7 @@ class RatesSource(Value):
     n_clean: int
     families: tuple[str, ...]
     kinds: tuple[str, ...]
+    fingerprints: tuple[str, ...]
 
     @classmethod
     def of(cls, results: Results) -> RatesSource:
@@ -103,6 +106,7 @@ class RatesSource(Value):
             n_clean=sum(model.clean for model in results.models),
             families=tuple(dict.fromkeys(model.family for model in results.models)),
             kinds=tuple(dict.fromkeys(model.kind for model in results.models if model.kind)),
+            fingerprints=tuple(model.fingerprint for model in results.models),
         )
 
 
@@ -111,6 +115,8 @@ class TransparencyCard(Value):
 
     Attributes
     ----------
+    n_pairs : int
+        Pairs that the perturbation gap compares.
     rates : RatesSource or None
         Where the error rates were measured; None if they were not.
     not_checked : dict of str
@@ -121,6 +127,7 @@ class TransparencyCard(Value):
 
     benchmark: str
     benchmark_id: str
+    n_pairs: int
     findings: tuple[Finding, ...]
     checks: tuple[Check, ...]
     rates: RatesSource | None = None
@@ -202,10 +209,7 @@ def _card(verdict: JsonDict, scores: Sequence[Score], known: Results | None) -> 
             not_checked[one["detector"]] = one["why"]
             continue
         check = _check(score, rates, one["verdict"])
-        remarks = [
-            f"also significant on the clean model {name}" for name in one["also_fires_on"]
-        ] + ([one["why"]] if one["why"] else [])
-        update = {"p_holm": one["p_holm"], "remarks": tuple(remarks)}
+        update = {"p_holm": one["p_holm"], "remarks": tuple(_remarks(one, score.alpha))}
         checks.append(check.model_copy(update=update))
     finding = Finding(
         model=verdict["model"],
@@ -217,12 +221,28 @@ def _card(verdict: JsonDict, scores: Sequence[Score], known: Results | None) -> 
     return TransparencyCard(
         benchmark=verdict["benchmark"],
         benchmark_id=verdict["benchmark_id"],
+        n_pairs=gap.n,
         findings=(finding,),
         checks=tuple(checks),
         rates=RatesSource.of(known) if known else None,
-        not_checked=not_checked,
+        not_checked=not_checked | _not_run(checks, not_checked),
         settings=verdict["settings"],
     )
+
+
+def _remarks(result: JsonDict, alpha: float) -> list[str]:
+    """Return what a reader should know of a line of ``other_detectors`` besides its numbers."""
+    lines = [f"also significant on the clean model {name}" for name in result["also_fires_on"]]
+    adjusted = result["p_holm"]
+    if result["verdict"] == "contaminated" and adjusted is not None and adjusted > alpha:
+        lines.append("not significant once corrected for the number of detectors")
+    return lines + ([result["why"]] if result["why"] else [])
+
+
+def _not_run(checks: Sequence[Check], known: Collection[str]) -> dict[str, str]:
+    """Return the detectors that the result does not mention."""
+    mentioned = {check.detector for check in checks} | set(known)
+    return {name: "not run" for name in DETECTORS if name not in mentioned}
 
 
 def _score_of(result: JsonDict, scores: Sequence[Score]) -> Score | None:
@@ -314,8 +334,10 @@ def _of_study(results: Results) -> TransparencyCard:
     return TransparencyCard(
         benchmark=about.benchmark,
         benchmark_id=about.benchmark_id,
+        n_pairs=results.n_pairs,
         findings=tuple(findings),
         checks=tuple(checks),
         rates=RatesSource.of(results) if known else None,
+        not_checked=_not_run(checks, ()),
         settings=results.settings,
     )

@@ -10,9 +10,10 @@ from flipbench.reporting import formats, writers
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from ..report.tables import VERDICTS, title
-from .transparency import Check, TransparencyCard
+from .transparency import Check, RatesSource, TransparencyCard
 
 NOT_MEASURED = "not measured"
+_GENERAL = "The error rates need not hold for other models, benchmarks or kinds of training."
 
 
 def write_card(card: TransparencyCard, folder: Path) -> list[Path]:
@@ -45,9 +46,10 @@ def markdown(card: TransparencyCard) -> str:
     lines += ["## Error rates", "", _rates_text(card), ""]
     if card.not_checked:
         lines += ["## What was not checked", ""]
-        lines += [
-            f"- {title(name)}: {markdown_text(why)}" for name, why in card.not_checked.items()
-        ]
+        reasons: dict[str, list[str]] = {}
+        for name, why in card.not_checked.items():
+            reasons.setdefault(why, []).append(title(name))
+        lines += [f"- {'; '.join(names)}: {markdown_text(why)}" for why, names in reasons.items()]
         lines.append("")
     lines += ["## What this card does not show", ""]
     lines += [f"- {text}" for text in limits(card)]
@@ -101,13 +103,23 @@ def limits(card: TransparencyCard) -> list[str]:
             "How often these detectors err is not stated: no error rates were measured or given."
         )
     elif card.is_of_one_model:
-        lines.append(
-            "The error rates are of other models; they need not hold for this model, this benchmark"
-            " or another kind of training."
-        )
+        lines.append(_about_rates(card, card.rates))
     else:
-        lines.append("The error rates need not hold for other models, benchmarks or trainings.")
+        lines.append(_GENERAL)
     return lines
+
+
+def _about_rates(card: TransparencyCard, rates: RatesSource) -> str:
+    """Return why error rates that were measured elsewhere need not hold for a card's model."""
+    is_among = card.findings[0].fingerprint in rates.fingerprints
+    whose = "This model is one of those behind the error rates." if is_among else ""
+    pairs = (
+        f"They were measured with {rates.n_pairs:,} pairs, and this model was asked"
+        f" {card.n_pairs:,}: power depends on their number."
+        if rates.n_pairs != card.n_pairs
+        else ""
+    )
+    return " ".join(filter(None, (_GENERAL, whose, pairs)))
 
 
 def _row(check: Check, own: bool) -> Row:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flipbench.core.errors import DataError
+from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.page.gallery import Gallery
 from flipbench.evaluate.report.results import read_results
 from flipbench.evaluate.report.tables import GAP
@@ -43,6 +44,32 @@ def run(make_world: Any, tmp_path: Path) -> Path:
     return detected(tmp_path / "run", world, world.memoriser(), world.seer(0.8))
 
 
+def replace_fingerprint(run: Path, fingerprint: str) -> Path:
+    path = run / "report" / "verdict.json"
+    verdict = json.loads(path.read_text())
+    path.write_text(json.dumps(verdict | {"model_fingerprint": fingerprint}))
+    return run
+
+
+@pytest.mark.slow
+def test_a_result_that_correction_takes_away_says_so(run: Path) -> None:
+    path = run / "report" / "verdict.json"
+    verdict = json.loads(path.read_text())
+    (confusion,) = [
+        one for one in verdict["other_detectors"] if one["detector"] == "choice_confusion"
+    ]
+    remark = "not significant once corrected for the number of detectors"
+    for p_holm, verdict_of_it, expected in (
+        (0.2, "contaminated", True),
+        (0.01, "contaminated", False),
+        (0.2, "not_detected", False),
+    ):
+        confusion |= {"p_holm": p_holm, "verdict": verdict_of_it}
+        path.write_text(json.dumps(verdict))
+        checks = {check.detector: check for check in card_of(run).checks}
+        assert (remark in checks["choice_confusion"].remarks) == expected
+
+
 def cells(card: Any) -> dict[str, dict[str, str]]:
     """Return the table of the checks as rule, then column, to text."""
     table = checks_table(card)
@@ -69,6 +96,9 @@ def test_a_card_without_a_study_states_no_error_rates(run: Path) -> None:
     assert "## Error rates\n\nNot measured." in text
     assert "does not mean clean" in text and "were not searched" in text
     assert card.not_checked["min_k"] == "it asks" and "Min-K %: it asks" in text
+    assert card.not_checked["guided_prompting"] == "not run"
+    checked = {check.detector for check in card.checks}
+    assert checked | set(card.not_checked) == set(DETECTORS) and not checked & set(card.not_checked)
 
 
 @pytest.mark.slow
@@ -90,7 +120,10 @@ def test_error_rates_are_those_of_the_same_rule_in_the_study(run: Path) -> None:
         )
     text = markdown(card)
     assert "8 contaminated and 10 clean models of 2 lineages" in text
-    assert "need not hold for this model" in text
+    assert "need not hold for other models" in text and "one of those behind" not in text
+    assert "measured with 320 pairs, and this model was asked 100" in text
+    among = replace_fingerprint(run, read_results(STUDY).models[0].fingerprint)
+    assert "This model is one of those behind the error rates." in markdown(card_of(among, STUDY))
 
 
 @pytest.mark.slow
