@@ -13,8 +13,19 @@ from flipbench.core.errors import LicenceError
 from flipbench.core.paired import PairedBenchmark
 
 UNKNOWN = "unknown"
-_NO_DERIVATIVES = re.compile(r"(?:^|[\s_-])nd(?:[\s_-]|$)|no[\s-]?deriv", re.IGNORECASE)
-_CREATIVE_COMMONS = re.compile(r"cc-(by(?:-nc)?(?:-(?:sa|nd))?)(?:-(\d\.\d))?")
+_NO_DERIVATIVES = re.compile(r"(?:^|-)nd(?:-|$)")
+_CREATIVE_COMMONS = re.compile(r"cc-(by(?:-(?:nc|sa|nd))*)(?:-v?(\d\.\d))?(?=-|$)")
+_LONG_NAMES = (
+    ("creativecommons.org-licenses-", "cc-"),
+    ("creativecommons.org-publicdomain-zero", "cc0"),
+    ("attribution", "cc-by"),
+    ("non-?commercial", "nc"),
+    ("share-?alike", "sa"),
+    ("no-?deriv[a-z]*", "nd"),
+)
+_FILLER = re.compile(
+    r"https?:|www\.|creative|commons|international|unported|generic|public|licen[cs]e|deed|legalcode|-"
+)
 _ON_THE_HUB = frozenset(
     "afl-3.0 apache-2.0 bsd-2-clause bsd-3-clause c-uda cc0-1.0 cdla-permissive-1.0"
     " cdla-permissive-2.0 cdla-sharing-1.0 etalab-2.0 gfdl gpl-3.0 mit odbl odc-by pddl unlicense"
@@ -57,9 +68,9 @@ class LicenceDecision:
         >>> LicenceDecision("CC BY-SA 4.0", {}, False, ()).url
         'https://creativecommons.org/licenses/by-sa/4.0/'
         """
-        if normal(self.licence) == "cc0-1.0":
+        if (name := normal(self.licence)) == "cc0-1.0":
             return "https://creativecommons.org/publicdomain/zero/1.0/"
-        found = _CREATIVE_COMMONS.fullmatch(normal(self.licence))
+        found = _CREATIVE_COMMONS.fullmatch(name)
         if found is None or found[2] is None:
             return self.licence
         return f"https://creativecommons.org/licenses/{found[1]}/{found[2]}/"
@@ -70,10 +81,12 @@ def forbids_derivatives(licence: str) -> bool:
 
     >>> forbids_derivatives("CC-BY-ND-4.0"), forbids_derivatives("cc-by-nc-nd-4.0")
     (True, True)
+    >>> forbids_derivatives("https://creativecommons.org/licenses/by-nd/4.0/")
+    True
     >>> forbids_derivatives("CC BY-SA 4.0"), forbids_derivatives("")
     (False, False)
     """
-    return _NO_DERIVATIVES.search(licence) is not None
+    return _NO_DERIVATIVES.search(_spelled(licence)) is not None
 
 
 def normal(licence: str) -> str:
@@ -81,8 +94,24 @@ def normal(licence: str) -> str:
 
     >>> normal("CC BY-NC 4.0"), normal("Apache 2.0"), normal(" ")
     ('cc-by-nc-4.0', 'apache-2.0', 'unknown')
+    >>> normal("Creative Commons Attribution-ShareAlike 4.0 International")
+    'cc-by-sa-4.0'
     """
-    return re.sub(r"[\s_-]+", "-", licence.strip().lower()) or UNKNOWN
+    text = _spelled(licence)
+    found = _CREATIVE_COMMONS.search(text)
+    if found and not _FILLER.sub("", text.replace(found[0], "")):
+        return "-".join(filter(None, ("cc", found[1], found[2])))
+    if re.fullmatch(r"cc0(-1\.0)?", text.replace("https:-", "").replace("http:-", "")):
+        return "cc0-1.0"
+    return text or UNKNOWN
+
+
+def _spelled(licence: str) -> str:
+    """Return a licence's name in lower case with hyphens, long names and addresses shortened."""
+    text = re.sub(r"[\s_/-]+", "-", licence.strip().lower()).strip("-")
+    for long, short in _LONG_NAMES:
+        text = re.sub(long, short, text)
+    return text
 
 
 def decide(benchmark: PairedBenchmark, named: str = "") -> LicenceDecision:
@@ -135,7 +164,8 @@ def _check(licence: str, source: str) -> None:
 
 
 def _terms(licence: str) -> frozenset[str]:
-    found = _CREATIVE_COMMONS.fullmatch(normal(licence))
+    """Return the terms of the Creative Commons licence in a name: "by", "nc", "sa", "nd"."""
+    found = _CREATIVE_COMMONS.search(_spelled(licence))
     return frozenset(found[1].split("-")) if found else frozenset()
 
 

@@ -13,7 +13,7 @@ from flipbench.core.errors import DataError, LicenceError
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item
 from flipbench.export.huggingface import write_huggingface
-from flipbench.export.licence import decide
+from flipbench.export.licence import decide, forbids_derivatives, normal
 
 Make = Callable[..., PairedBenchmark]
 
@@ -68,6 +68,37 @@ def test_a_licence_that_is_unknown_or_drops_a_term_is_refused(
     with pytest.raises(LicenceError, match=message):
         write_huggingface(benchmark, tmp_path / "out", named)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("CC-BY-NC-SA-4.0", "cc-by-nc-sa-4.0"),
+        ("cc by nc 4.0", "cc-by-nc-4.0"),
+        ("CC BY 4.0 International", "cc-by-4.0"),
+        ("CC BY 4.0 Deed", "cc-by-4.0"),
+        ("CC BY-SA", "cc-by-sa"),
+        ("https://creativecommons.org/licenses/by-nc/4.0/", "cc-by-nc-4.0"),
+        ("Creative Commons Attribution-NonCommercial-NoDerivatives 4.0", "cc-by-nc-nd-4.0"),
+        ("Attribution 4.0 International", "cc-by-4.0"),
+        ("CC0", "cc0-1.0"),
+        ("CC0 1.0", "cc0-1.0"),
+        ("https://creativecommons.org/publicdomain/zero/1.0/", "cc0-1.0"),
+        ("CC BY 4.0 and MIT", "cc-by-4.0-and-mit"),
+        ("BSD_3-Clause", "bsd-3-clause"),
+        ("", "unknown"),
+    ],
+)
+def test_licences_are_known_by_any_of_their_names(written: str, name: str) -> None:
+    assert normal(written) == name
+    assert normal(normal(written)) == name
+    assert forbids_derivatives(written) == ("nd" in name.split("-"))
+
+
+def test_terms_count_in_a_name_that_says_more(make: Make) -> None:
+    benchmark = licensed(make([("red", "blue")]), "CC BY-NC 4.0, and the rules of the lab")
+    with pytest.raises(LicenceError, match="forbids commercial use"):
+        decide(benchmark, "mit")
 
 
 def test_the_card_states_what_the_licence_asks(make: Make, tmp_path: Path) -> None:

@@ -332,8 +332,8 @@ def test_an_inspect_log_without_samples_is_refused(tmp_path: Path) -> None:
         read_predictions(path)
 
 
+@pytest.mark.slow
 def test_a_file_that_is_not_a_binary_log_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("inspect_ai")
     path = tmp_path / "log.eval"
     path.write_bytes(b"PK nonsense")
     with pytest.raises(DataError, match="not an Inspect log"):
