@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import mlcroissant
 import pytest
+from mlcroissant.scripts import validate
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.export import huggingface
@@ -76,6 +75,11 @@ def test_without_mlcroissant_the_file_is_left_out(
 
 def test_croissant_s_own_command_accepts_the_file(make: Make, tmp_path: Path) -> None:
     write_huggingface(make([("red", "blue")], licence="CC-BY-4.0"), tmp_path)
-    command = [sys.executable, "-m", "mlcroissant.scripts.validate", "--jsonld"]
-    done = subprocess.run([*command, str(tmp_path / "croissant.json")], capture_output=True)
-    assert done.returncode == 0, done.stderr
+    path = tmp_path / "croissant.json"
+    validate.FLAGS(["validate", f"--jsonld={path}"])
+    validate.main([])
+    data = json.loads(path.read_text())
+    data["recordSet"][0]["field"][0]["source"]["fileObject"]["@id"] = "another-file"
+    path.write_text(json.dumps(data))
+    with pytest.raises(SystemExit):
+        validate.main([])

@@ -123,6 +123,14 @@ def test_the_card_states_what_the_licence_asks(make: Make, tmp_path: Path) -> No
         assert text in card.text, text
 
 
+def test_sharing_against_a_licence_is_stated(make: Make) -> None:
+    benchmark = make([("red", "blue")], licence="CC-BY-ND-4.0")
+    (attribution, sharing) = decide(benchmark).duties
+    assert "pictures were changed" in attribution
+    assert "forbids sharing edited pictures; the maintainer decided" in sharing
+    assert len(decide(replace(benchmark, exchangeable=False)).duties) == 1, "none was edited"
+
+
 def test_a_card_of_found_pairs_claims_no_edits(make: Make, tmp_path: Path) -> None:
     benchmark = replace(make([("red", "blue")], licence="mit"), exchangeable=False, made_by={})
     write_huggingface(benchmark, tmp_path)
