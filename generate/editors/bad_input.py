@@ -15,7 +15,14 @@ from flipbench.core.records import JsonDict
 from .batching import Drawn
 
 log = logging.getLogger(__name__)
-_READERS = {"tokenizer": "the first text encoder", "tokenizer_2": "the second text encoder"}
+_READERS = {
+    "tokenizer": "the first text encoder",
+    "tokenizer_2": "the second text encoder",
+    "tokenizer_3": "the third text encoder",
+}
+_CHATS = ("Flux2", "ZImage")  # the limit of these counts the words of a chat around the caption too
+_WHOLE = ("QwenImageEdit",)  # these read captions of any length
+_MARK = "\0"
 
 
 def cut_of(pipeline: Any, text: str, max_tokens: int | None, subject: str) -> JsonDict:
@@ -42,24 +49,55 @@ def cut_of(pipeline: Any, text: str, max_tokens: int | None, subject: str) -> Js
         caption; empty if none does.
     """
     names = [name for name in _READERS if getattr(pipeline, name, None) is not None]
+    kind = type(pipeline).__name__
     cut: JsonDict = {}
     for name in names:
-        tokenizer = getattr(pipeline, name)
+        reader = getattr(pipeline, name)
+        tokenizer = getattr(reader, "tokenizer", reader)  # of a processor
         limits = [tokenizer.model_max_length]
-        if name == names[-1]:
+        if name == names[-1] and not kind.startswith(_WHOLE):
             own = getattr(pipeline, "tokenizer_max_length", None) if len(names) == 1 else None
             limits += [limit for limit in (max_tokens, own) if limit is not None]
-        n_tokens = len(tokenizer(text, verbose=False)["input_ids"])
-        if n_tokens > min(limits):
-            cut[name] = [min(limits), n_tokens]
+        if kind.startswith(_CHATS):
+            chat = _chat(reader, getattr(pipeline, "system_message", None))
+            read, n_tokens = _read_in_chat(tokenizer, chat, text, min(limits))
+        else:
+            read, n_tokens = min(limits), len(tokenizer(text, verbose=False)["input_ids"])
+        if n_tokens > read:
+            cut[name] = [read, n_tokens]
     for name, (read, n_tokens) in cut.items():
-        level = logging.WARNING if name == names[-1] else logging.INFO
+        lost = name == names[-1]
         log.log(
-            level,
-            "%s: %s reads %d of the caption's %d tokens",
+            logging.WARNING if lost else logging.INFO,
+            "%s: %s reads %d of the caption's %d tokens%s",
             *(subject, _READERS[name] if len(names) > 1 else "the text encoder", read, n_tokens),
+            "; ask the captioner for shorter captions" if lost else "",
         )
     return {"text_read": cut} if cut else {}
+
+
+def _chat(reader: Any, system_message: str | None) -> str:
+    """Return the chat that a pipeline puts a caption into, with a mark in the caption's place."""
+    says = [("system", system_message)] if system_message else []
+    in_parts = hasattr(reader, "tokenizer")  # processors take messages in parts
+    messages = [
+        {"role": role, "content": [{"type": "text", "text": words}] if in_parts else words}
+        for role, words in (*says, ("user", _MARK))
+    ]
+    chat: str = reader.apply_chat_template(messages, tokenize=False)
+    return chat
+
+
+def _read_in_chat(tokenizer: Any, chat: str, text: str, limit: int) -> tuple[int, int]:
+    """Return how many tokens of a caption are among the first ``limit``, and their number."""
+    before, after = chat.split(_MARK)
+    first, last = len(before), len(before) + len(text)
+
+    def of_caption(**options: Any) -> int:
+        found = tokenizer(before + text + after, return_offsets_mapping=True, **options)
+        return sum(first <= start < last for start, _ in found["offset_mapping"])
+
+    return of_caption(truncation=True, max_length=limit), of_caption(verbose=False)
 
 
 def check_control(control: Image.Image, settings: JsonDict, subject: str) -> None:

@@ -90,9 +90,11 @@ class SizeRule(Value):
             )
         run = (_round_up(width * enlarged, factor), _round_up(height * enlarged, factor))
         if run[0] * run[1] > self.max_pixels:
+            remedy = f"lower min_edge (enlarged {enlarged} times)" if enlarged > 1 else "shrink it"
             raise DataError(
                 f"{what}: the image of {width} x {height} pixels would be edited at {run[0]} x"
-                f" {run[1]}, over the limit of {self.max_pixels:,} pixels; raise max_pixels"
+                f" {run[1]}, over the limit of {self.max_pixels:,} pixels; raise max_pixels, or"
+                f" {remedy}"
             )
         return Fit((width, height), run, enlarged)
 

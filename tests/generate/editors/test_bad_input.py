@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,12 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import ImageRef
-from flipbench.generate.editors.bad_input import check_control, finite, only_finite
+from flipbench.generate.editors.bad_input import (
+    check_control,
+    cut_of,
+    finite,
+    only_finite,
+)
 from flipbench.generate.editors.controls import Control
 from flipbench.generate.editors.diffusers_editor import DiffusersEditor, DiffusersEditorSpec
 from flipbench.generate.editors.flux_editor import FluxControlNetEditor
@@ -46,15 +53,80 @@ def test_a_caption_that_is_cut_is_named_with_what_is_lost(
 ) -> None:
     draws = flux_editor() if which == "flux" else kontext
     tasks = [candidate("long", text="x" * 100), candidate("short", text="x" * 20)]
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.INFO):
         long, short = draws(tasks, [1, 2], pictures)
     assert isinstance(long, Drawing)
     assert isinstance(short, Drawing)
     read = {"tokenizer": [77, 102], "tokenizer_2": [24, 101]}
     assert long.extra["text_read"] == read
     assert "text_read" not in short.extra
-    told = [record.message for record in caplog.records if "caption" in record.message]
-    assert told == ["made-up long: the second text encoder reads 24 of the caption's 101 tokens"]
+    told = [(r.levelname, r.message) for r in caplog.records if "made-up" in r.message]
+    assert told == [
+        ("INFO", "made-up long: the first text encoder reads 77 of the caption's 102 tokens"),
+        (
+            "WARNING",
+            "made-up long: the second text encoder reads 24 of the caption's 101 tokens;"
+            " ask the captioner for shorter captions",
+        ),
+    ]
+
+
+_CHAT = "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}"
+_PARTS = _CHAT.replace("m['content']", "m['content'][0]['text']")
+
+
+class Processor:
+    """A processor around a tokenizer, as Flux 2's."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+
+    def apply_chat_template(self, messages: Any, tokenize: bool) -> Any:
+        return self.tokenizer.apply_chat_template(messages, tokenize=tokenize, chat_template=_PARTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("QwenImageEditPipeline", None),
+        ("QwenImageEditPlusPipeline", None),
+        ("Flux2KleinPipeline", [100 - len("[user]") - 1, 150]),
+        ("Flux2Pipeline", [100 - len("[system]go[user]") - 1, 150]),
+    ],
+)
+def test_words_around_the_caption_take_their_place(name: str, read: list[int] | None) -> None:
+    """Less one for the end of the text, which a tokenizer never cuts."""
+    diffusers = pytest.importorskip("diffusers")
+    from tests.fixtures.tiny_flux import tokenizer
+
+    words = tokenizer(None, "</s>", 4096)
+    words.chat_template = _CHAT
+    cls = getattr(diffusers, name)
+    needed = dict.fromkeys(inspect.signature(cls).parameters)
+    needed["tokenizer"] = words
+    pipeline = cls(**{k: v for k, v in needed.items() if k != "is_distilled"})
+    if name == "Flux2Pipeline":
+        pipeline.tokenizer, pipeline.system_message = Processor(words), "go"
+    assert cut_of(pipeline, "x" * 90, 200, "a") == {}
+    assert cut_of(pipeline, "x" * 150, 100, "a") == (
+        {"text_read": {"tokenizer": read}} if read else {}
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "reads"),
+    [
+        ("qwenimage.pipeline_qwenimage_edit", False),
+        ("qwenimage.pipeline_qwenimage_edit_plus", False),
+        ("qwenimage.pipeline_qwenimage_edit_inpaint", False),
+        ("qwenimage.pipeline_qwenimage_controlnet", True),
+        ("qwenimage.pipeline_qwenimage_controlnet_inpaint", True),
+    ],
+)
+def test_which_pipelines_cut_captions(module: str, reads: bool) -> None:
+    """What `cut_of` assumes of the installed diffusers."""
+    code = inspect.getsource(import_module(f"diffusers.pipelines.{module}"))
+    assert ("[:, :max_sequence_length]" in code) == reads
 
 
 def test_a_control_image_without_edges_fails_alone(
@@ -101,6 +173,18 @@ def test_nan_is_never_stored_as_a_black_image(
     assert isinstance(broken, DataError)
     assert "drew NaN instead of an image (in float32)" in str(broken)
     assert isinstance(fine, Drawing)
+
+
+def test_an_overflow_of_half_precision_is_named(
+    flux_editor: Editor, candidate: Build, pictures: ImageStore
+) -> None:
+    draws = flux_editor(dtype="float16", flux={"steps": 1, "true_cfg": 1})
+    with torch.no_grad():  # over 65,504, the largest number in float16
+        draws._loaded.transformer.proj_out.bias.fill_(6e4)
+        draws._loaded.vae.decoder.conv_in.weight.fill_(1e3)
+    (broken,) = draws([candidate("a")], [1], pictures)
+    assert isinstance(broken, DataError)
+    assert "NaN instead of an image (in float16); set dtype to bfloat16 or float32" in str(broken)
 
 
 def test_half_precision_has_its_own_remedy() -> None:

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from safetensors.torch import save_file
 
 from flipbench.core.errors import ConfigError, PrerequisiteError
 from flipbench.core.images import ImageStore
@@ -256,3 +258,77 @@ def test_a_checkpoint_of_another_kind_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match="for which diffusers has no ControlNet"):
         editor("FluxControlNetPipeline", pipeline=diffusion_folder("kontext"))
+
+
+# neither the class nor the autoencoder is that of the reference's editor
+OTHERS = ("FluxControlPipeline", "QwenImageControlNetPipeline", "ZImageControlNetPipeline")
+
+
+@pytest.mark.parametrize("name", OTHERS[1:])
+def test_the_tokens_that_are_read_are_those_that_the_encoder_sees(
+    name: str, editor: Editor, candidate: Build, pictures: ImageStore
+) -> None:
+    draws = editor(name, arguments={"max_sequence_length": 24, "num_inference_steps": 1})
+    pipeline, lengths = draws._loaded, []
+
+    def note(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        x = pipeline.tokenizer.convert_tokens_to_ids("x")
+        lengths.append(int((kwargs["input_ids"] == x).sum()))
+
+    handle = pipeline.text_encoder.register_forward_pre_hook(note, with_kwargs=True)
+    (drawn,) = draws([candidate("long", text="x" * 40)], [1], pictures)
+    handle.remove()
+    assert isinstance(drawn, Drawing)
+    (read,) = drawn.extra["text_read"].values()
+    if name.startswith("Qwen"):  # cut behind the encoder; its tokenizer adds two of its own
+        assert read == [24, 42]
+    else:  # the words around the caption are in its limit
+        assert read == [lengths[0], 40]
+        assert lengths[0] < 24
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_bad_input_fails_alone_and_is_named(
+    name: str, editor: Editor, candidate: Build, pictures: ImageStore
+) -> None:
+    draws = editor(name, sizes=SizeRule(min_edge=8, max_pixels=4096))
+    grey, wide = candidate("grey"), candidate("wide", (600, 3))
+    ref = pictures.put_image(Image.new("RGB", (20, 16), "grey"), "grey")
+    grey = Candidate(grey.item.model_copy(update={"images": (ref,)}), grey.flip, grey.caption)
+    runs: list[int] = []
+
+    def spoil(module: Any, args: Any, output: Any) -> Any:
+        runs.append(1)
+        if len(runs) > 2:  # two steps of the first picture
+            return None
+        first = output[0]
+        if isinstance(first, list):
+            return ([one * float("nan") for one in first], *output[1:])
+        return (first * float("nan"), *output[1:])
+
+    handle = draws._loaded.transformer.register_forward_hook(spoil)
+    broken, blank, long, fine = draws(
+        [candidate("a"), grey, wide, candidate("b")], [1, 2, 3, 4], pictures
+    )
+    handle.remove()
+    assert "drew NaN instead of an image (in float32)" in str(broken)
+    assert "made-up grey: the control image (canny) is blank; lower the thresholds" in str(blank)
+    assert "made-up wide: the image of 600 x 3 pixels would be edited at" in str(long)
+    assert "raise max_pixels, or lower min_edge" in str(long)
+    assert isinstance(fine, Drawing)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_lora_weights_of_another_base_are_refused(
+    name: str, editor: Editor, tmp_path: Path
+) -> None:
+    file = tmp_path / "lora.safetensors"
+    save_file(
+        {
+            "transformer.blocks.0.attn.other.lora_A.weight": torch.randn(2, 40),
+            "transformer.blocks.0.attn.other.lora_B.weight": torch.randn(40, 2),
+        },
+        file,
+    )
+    with pytest.raises(PrerequisiteError, match="fit this .*; give weights made for this"):
+        editor(name, loras=[{"path": str(file)}])._loaded  # noqa: B018
