@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,12 @@ def test_a_study_s_card_states_its_own_error_rates() -> None:
     text = markdown(card)
     assert "were not searched" not in text
     assert text.count("contaminated**. Perturbation gap, vs clean") == 8
+
+
+def test_a_report_is_found_by_its_run_directory(tmp_path: Path) -> None:
+    (tmp_path / "report").mkdir()
+    shutil.copy(STUDY, tmp_path / "report" / "results.json")
+    assert card_of(tmp_path) == card_of(tmp_path / "report") == card_of(STUDY)
 
 
 def test_the_files_hold_the_same_card(tmp_path: Path) -> None:
