@@ -216,6 +216,8 @@ def export(
         raise ConfigError(f"--format {form}: no such format; choose one of {known}")
     if (licence or leaderboard) and form != "huggingface":
         raise ConfigError("--licence and --leaderboard are for --format huggingface")
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out}: a file; name a folder to write into")
     if share_anyway and share_anyway != benchmark.name:
         raise LicenceError(f"--share-anyway {share_anyway}: this benchmark is {benchmark.name!r}")
     found = benchmark.exchangeable is False  # nobody edited these pictures
@@ -268,6 +270,10 @@ def rebuild(
     With --kept, only those of a list are drawn, and they have to be equal to the list's. With
     run=FOLDER, everything is written there, and the recipe stays as it is.
     """
+    if not (recipe / "config.yaml").exists():
+        raise ConfigError(
+            f"{recipe}: no recipe; name the folder that 'flipbench export --format recipe' wrote"
+        )
     changes = [f"run={recipe}", *(overrides or [])]
     if dry_run:  # what the recipe has is not copied into another run
         changes = [change for change in changes[1:] if not change.startswith("run=")] + changes[:1]

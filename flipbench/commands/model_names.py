@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from flipbench.core.errors import ConfigError
@@ -63,6 +64,9 @@ def named_model(model: str, args: str = "", base_url: str = "") -> NamedModel:
         if not url or not name:
             raise ConfigError(f"--model {model} needs --model-args base_url=URL,model=NAME")
         return NamedModel(name, url.removesuffix("/chat/completions"), _settings(given, args))
+    if model in (*_SERVED, *_LOCAL) and not given and not Path(model).exists():
+        needed = "pretrained=ID_OR_FOLDER" if model in _LOCAL else "base_url=URL,model=NAME"
+        raise ConfigError(f"--model {model} needs --model-args {needed}")
     if model in _LOCAL and given:
         if not (name := _first(given, _LOCAL_NAMES)):
             raise ConfigError(f"--model {model} needs --model-args pretrained=ID_OR_FOLDER")

@@ -68,6 +68,13 @@ def power(
     """Say how many pairs the McNemar test needs to see a gap, or how often it would see it."""
     import flipbench as fb
 
+    if gap >= 0:
+        raise ConfigError(f"--gap {gap:g}: a fall is negative, e.g. -5")
+    if not -gap <= changed <= 100:
+        raise ConfigError(
+            f"--changed {changed:g}: a gap of {gap:g} points needs {-gap:g} to 100 % of the items"
+            " right in one version only"
+        )
     design = gap / 100, changed / 100
     if pairs is not None:
         raise typer.Exit(say(f"{pairs} pairs: power {fb.power(*design, pairs, alpha):.3f}"))
@@ -262,7 +269,9 @@ def doctor(
     if path is None:
         raise typer.Exit(say(json.dumps(environment(), indent=2)))
     if not path.is_dir():
-        raise DataError(f"{path}: no such folder")
+        raise DataError(
+            f"{path}: no such folder; give a checkpoint's, or CSV files of printed results"
+        )
     card = check_card(path)
     if not card and is_marked(path):
         finding = "CONTAMINATED on purpose, says its configuration; its card is gone"

@@ -142,6 +142,11 @@ def contaminate(
     import flipbench as fb
     from flipbench.core.workers import is_main
 
+    if not (assembly.config.models and assembly.config.contaminate.strategies):
+        raise ConfigError(
+            "nothing to train: contaminate.strategies or models is empty; configs/contaminate/ has"
+            " examples"
+        )
     if export:
         from flipbench.pipelines.contamination import export_training
 
@@ -186,6 +191,8 @@ def evaluate(
     )
     import flipbench as fb
 
+    if not assembly.config.models and assembly.benchmark_folder.exists():
+        raise ConfigError("nobody to ask: name a model, e.g. models.mine.path=FOLDER")
     if dry_run:
         raise typer.Exit(say("\n".join(fb.dry_run(assembly, "evaluate"))))
     show_report(fb.evaluate(assembly), Again(config, overrides))

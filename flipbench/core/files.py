@@ -54,9 +54,11 @@ def atomic_file(path: Path) -> Iterator[Path]:
         _flush(partial)
         partial.replace(path)
     except OSError as error:
+        is_taken = isinstance(error, (IsADirectoryError, NotADirectoryError, FileExistsError))
+        remedy = "choose another path" if is_taken else "free some disk space"
         raise DataError(
-            f"{path}: cannot be written ({error.strerror or error}); free some disk space and run"
-            " the same command again"
+            f"{path}: cannot be written ({error.strerror or error}); {remedy} and run the same"
+            " command again"
         ) from error
     finally:
         with contextlib.suppress(OSError):

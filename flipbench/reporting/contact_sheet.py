@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
-from flipbench.core.errors import DataError
+from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.files import atomic_file
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate, Pair, PairedBenchmark
@@ -28,6 +28,7 @@ def contact_sheet(benchmark: PairedBenchmark, path: Path, n_pairs: int = 6) -> N
     """Draw pairs from all categories, three to a row, into a .png, .svg or .pdf file."""
     from matplotlib.figure import Figure
 
+    _check_suffix(path)
     pairs = _spread(benchmark.pairs, n_pairs, lambda pair: pair.original)
     sides = [{"original": pair.original, "perturbed": pair.perturbed} for pair in pairs]
     shown = [{side: item.images[_first_changed(pair, item)] for side, item in both.items()}
@@ -66,9 +67,12 @@ def edit_sheet(
     ------
     DataError
         If there are none.
+    ConfigError
+        If the file's name ends in something else.
     """
     from matplotlib.figure import Figure
 
+    _check_suffix(path)
     said: dict[tuple[str, str], list[Verdict]] = {}
     for verdict in (v for v in verdicts if (v.rater_kind, v.decision) != ("rule", "keep")):
         said.setdefault((verdict.edit_id, verdict.image_sha256), []).append(verdict)
@@ -125,6 +129,11 @@ def _control_of(candidate: Candidate) -> ImageRef | None:
     with contextlib.suppress(ValidationError):
         return ImageRef.model_validate(candidate.edit.extra.get("control"))
     return None
+
+
+def _check_suffix(path: Path) -> None:
+    if path.suffix.lower() not in ("", ".png", ".svg", ".pdf"):
+        raise ConfigError(f"{path}: name a .png, .svg or .pdf file")
 
 
 def _save(figure: Figure, path: Path) -> None:

@@ -16,6 +16,7 @@ from flipbench.core.errors import ConfigError, DataError, need
 from flipbench.core.record_base import content_id
 from flipbench.imaging.similarity import perceptual_hash
 from flipbench.models.vlm.checkpoints import fingerprint, resolve_path
+from flipbench.models.vlm.loading import usable_device
 
 Vectors = NDArray[Any]
 PRESETS = {
@@ -84,8 +85,7 @@ def load_encoder(
     PrerequisiteError, DataError
         If the checkpoint or a package is missing, or it cannot encode images.
     """
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = usable_device(device)
     if name == PHASH:
         return PerceptualHash()
     if name.startswith(_OPEN_CLIP):

@@ -25,7 +25,7 @@ from flipbench.models.vlm.checkpoints import (
 from flipbench.models.vlm.conversation import RAW, Conversation, append_replies
 from flipbench.models.vlm.decoding import Decoding, Limits
 from flipbench.models.vlm.families import EVERYTHING, family_of, is_encoder_decoder
-from flipbench.models.vlm.loading import architecture, load_model
+from flipbench.models.vlm.loading import architecture, load_model, usable_device
 from flipbench.models.vlm.prefix import Reader, can_share
 from flipbench.models.vlm.processors import load_processor
 from flipbench.models.vlm.scoring import (
@@ -98,8 +98,7 @@ class HuggingFaceVLM:
         where = resolve_path(path)
         self.name = name or Path(path.removeprefix(PACKAGED)).name
         check_files(where)
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = usable_device(device)
         trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
         loaded_as: dict[str, Any] = {"revision": revision, "image_padding": image_padding}
         try:

@@ -33,6 +33,26 @@ if TYPE_CHECKING:
     from flipbench.models.vlm.huggingface import HuggingFaceVLM
 
 
+def usable_device(name: str) -> str:
+    """Return a device; for ``auto`` a GPU if there is one, else the CPU.
+
+    Raises
+    ------
+    PrerequisiteError
+        If this machine has no such device.
+    """
+    if name == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError) as error:
+        raise PrerequisiteError(
+            f"device {name}: not on this machine ({first_line(error)}); choose auto, cpu, or cuda"
+            " with a GPU and a build of torch for it"
+        ) from error
+    return name
+
+
 def as_vlm(model: str | Path | VLM, name: str | None = None, **options: Any) -> VLM:
     """Return a model that implements the protocol; load it if ``model`` is a checkpoint.
 

@@ -22,8 +22,8 @@ from transformers import (
 from transformers.utils import is_torchvision_available
 
 from flipbench.config.local_models import ImagePadding
-from flipbench.core.errors import ConfigError
-from flipbench.models.vlm.checkpoints import base_of, padding_of
+from flipbench.core.errors import ConfigError, PrerequisiteError
+from flipbench.models.vlm.checkpoints import base_of, first_line, padding_of
 
 _WORTH_A_WARNING = 0.001  # share of the pixels
 
@@ -87,9 +87,19 @@ def load_processor(
     ------
     ConfigError
         As `pad_to_square`.
+    PrerequisiteError
+        If files of it are missing or cannot be read.
     """
     base, at = base_of(str(path), revision)
-    processor = _load(base, **at, **kwargs)
+    try:
+        processor = _load(base, **at, **kwargs)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if "trust_remote_code" in str(error):
+            raise
+        raise PrerequisiteError(
+            f"{path}: cannot load its processor ({first_line(error)}); a checkpoint's folder needs"
+            " its preprocessor_config.json and tokenizer, too"
+        ) from error
     if padding_of(str(path), image_padding, revision) == "square":
         pad_to_square(processor)
     return processor

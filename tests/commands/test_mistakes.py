@@ -1,0 +1,99 @@
+"""Typical mistakes: one message that names them and what to do, and no traceback."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.fixtures.command_line import Flipbench
+
+LORA = "contaminate.strategies={A: {train: lora, learning_rate: 0.001}}"
+
+
+@pytest.fixture
+def files(config: Path) -> None:
+    """Write what people take for what a command needs."""
+    folder = config.parent
+    (folder / "folder").mkdir()
+    Image.new("RGB", (64, 64)).save(folder / "a.png")
+    (folder / "p.csv").write_text("id,prediction,answer\n1,A,A\n2,B,A\n")
+    (folder / "q.csv").write_text("id,prediction,answer\n1,B,B\n2,A,B\n")
+    (folder / "latin.csv").write_bytes(b"id,prediction,answer\n1,\xe9,A\n")
+    (folder / "list.yaml").write_text("- a\n- b\n")
+    (folder / "cases.jsonl").write_text('{"question": "q"}\n')
+    (folder / "judge.yaml").write_text("chat: {model: gpt-4o}\n")
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("generate folder", "folder: cannot be read (a folder; give the YAML file)"),
+        ("generate a.png", "a.png: cannot be read (not text in UTF-8; give a YAML file)"),
+        ("generate list.yaml", "must be a mapping of keys, not list"),
+        ("generate c.yaml generate.editor.kind=fluxx", "unknown kind 'fluxx' (known: controlnet"),
+        ("filter c.yaml --kept none.csv", "none.csv: cannot be read as a kept list"),
+        ("contaminate c.yaml", "contaminate.strategies or models is empty"),
+        ("contaminate c.yaml contaminate.epochs=0", "greater than or equal to 1 (got 0)"),
+        ("export c.yaml a.png", "a.png: a file; name a folder"),
+        ("rebuild folder", "folder: no recipe; name the folder that 'flipbench export"),
+        ("show c.yaml out.xyz", "out.xyz: name a .png, .svg or .pdf file"),
+        ("agreement c.yaml nobody", "'nobody' has rated none of these images; raters"),
+        ("review folder", "run 'flipbench generate' first"),
+        ("review runs/x --export folder", "folder: cannot be written (Is a directory); choose"),
+        ("audit c.yaml audit.text_models=[m]", "audit: no model 'm'"),
+        ("evaluate c.yaml", "nobody to ask: name a model, e.g. models.mine.path=FOLDER"),
+        ("power --gap 5 --changed 20", "--gap 5: a fall is negative, e.g. -5"),
+        ("power --gap -5 --changed 2", "a gap of -5 points needs 5 to 100 % of the items"),
+        ("power --gap -5 --changed 200", "--changed 200"),
+        ("gap p.csv folder", "folder: is a folder; give a file in it"),
+        ("gap p.csv latin.csv", "latin.csv, line 2: not UTF-8"),
+        ("gap p.csv q.csv --format xml", "xml"),
+        ("judge-reasoning cases.jsonl --judge judge.yaml --out o", "line 1: id, answer is missing"),
+        ("validate p.csv --items q.csv", "p.csv: there is no column 'model'"),
+        ("doctor a.png", "give a checkpoint's, or CSV files of printed results"),
+        ("claims c.yaml", "claims: missing"),
+        ("detect --model vllm --benchmark runs/x", "needs --model-args base_url=URL,model=NAME"),
+        ("detect --model hf --benchmark runs/x", "needs --model-args pretrained=ID_OR_FOLDER"),
+        ("detect --model shapes:llavaa --benchmark runs/x", "choose shapes:llava or shapes:qwen2"),
+        ("detect --model shapes:llava --benchmark a.png", "a.png: not a paired benchmark"),
+    ],
+)
+def test_a_mistake_is_one_message_with_a_remedy(
+    flipbench: Flipbench, config: Path, arguments: str, said: str
+) -> None:
+    if "runs/x" in arguments or arguments.startswith(("show", "export", "agreement", "evaluate")):
+        assert flipbench("filter", config, "--limit", "2", "-q").status == 0
+    result = flipbench(*arguments.split())
+    assert result.status == 2
+    assert result.err.startswith("flipbench: ") and said in result.err
+    assert len(result.err.splitlines()) <= 4
+
+
+@pytest.mark.parametrize("device", ["gpu", "cuda:99"])
+def test_a_device_that_is_not_there_is_named(
+    flipbench: Flipbench, config: Path, device: str
+) -> None:
+    assert flipbench("filter", config, "--limit", "2", "-q").status == 0
+    asked = ["detect", "--model", "shapes:llava", "--benchmark", "runs/x", "--device", device]
+    result = flipbench(*asked, "--out", "asked", "-q")
+    assert result.status == 2
+    assert f"flipbench: device {device}: not on this machine" in result.err
+
+
+def test_a_folder_without_its_processor_is_named_before_training_and_asking(
+    flipbench: Flipbench, config: Path, tiny_folders: dict[str, Path], tmp_path: Path
+) -> None:
+    ignored = shutil.ignore_patterns("*processor_config.json", "tokenizer*")
+    folder = Path(shutil.copytree(tiny_folders["llava"], tmp_path / "m", ignore=ignored))
+    assert flipbench("filter", config, "--limit", "2", "-q").status == 0
+    model = f"models.m={{path: {folder}}}"
+    asked = ["detect", "--model", folder, "--benchmark", "runs/x", "--out", "asked", "-q"]
+    for command in (["contaminate", config, model, LORA, "-q"], asked):
+        result = flipbench(*command)
+        assert result.status == 2
+        assert f"{folder}: cannot load its processor" in result.err
+        assert "needs its preprocessor_config.json and tokenizer" in result.err
