@@ -90,7 +90,7 @@ class Assembly:
         launcher = SlurmArray(config.executor.slurm, config.run) if slurm else None
         if launcher:
             launcher.check(n_workers)
-        _quiet_libraries()
+        quiet_libraries()
         run = Run(config.run, share)
         if share is None and is_main():
             run.write_provenance(config.to_yaml())
@@ -345,7 +345,7 @@ class Assembly:
             )
 
 
-def _quiet_libraries() -> None:
+def quiet_libraries() -> None:
     """Silence other libraries' progress bars and warnings."""
     transformers_logging.disable_progress_bar()
     transformers_logging.set_verbosity_error()

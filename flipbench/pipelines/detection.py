@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from transformers.utils import logging as transformers_logging
 
 from flipbench import __version__
 from flipbench.config.experiment import EvaluateConfig, load_config
@@ -37,6 +36,7 @@ from flipbench.models.protocols import VLM
 from flipbench.models.vlm.checkpoints import check_card, resolve_path
 from flipbench.models.vlm.loading import as_vlm
 from flipbench.models.vlm.served import APIVLM, resolve_model
+from flipbench.pipelines.assembly import quiet_libraries
 from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.pipelines.evaluation import ask_and_score, diagnose_all, follow_ups, work_lines
 from flipbench.pipelines.memory.hours import answering_time
@@ -272,7 +272,7 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
     Answers, and images that detectors make, are stored in the run directory; the benchmark's own
     folder is not changed.
     """
-    transformers_logging.disable_progress_bar()
+    quiet_libraries()
     run, configured = detection.run, detection.configured
     prompt_settings = detection.prompt_settings
     benchmark = detection.benchmark.with_images_in(run.images)

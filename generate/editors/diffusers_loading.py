@@ -119,8 +119,13 @@ class PipelineSpec(Value):
 
 
 def diffusers() -> Any:
-    """Return the package diffusers, or raise with instructions to install it."""
-    return need("diffusers", "diffusion")
+    """Return the package diffusers, or raise with instructions to install it.
+
+    It shows no bars of loading; those of downloads are the hub's.
+    """
+    package = need("diffusers", "diffusion")
+    package.utils.logging.disable_progress_bar()
+    return package
 
 
 def find_pipeline(path: str, revision: str | None = None) -> tuple[Path, JsonDict]:

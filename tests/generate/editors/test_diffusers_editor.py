@@ -22,7 +22,7 @@ from flipbench.generate.editors.diffusers_editor import (
     DiffusersEditor,
     DiffusersEditorSpec,
 )
-from flipbench.generate.editors.diffusers_loading import call_arguments, find_class
+from flipbench.generate.editors.diffusers_loading import call_arguments, diffusers, find_class
 from flipbench.generate.editors.sizes import SizeRule
 from flipbench.models.protocols import Drawing
 from tests.fixtures.drawings import furthest, pixels
@@ -153,6 +153,11 @@ def test_true_guidance_is_never_silently_disabled(
     drawn = draws([candidate("a"), candidate("b")], [1, 2], pictures)
     assert all(isinstance(drawing, Drawing) for drawing in drawn)
     assert len(runs) == (4 if scale > 1 else 2)
+
+
+def test_loading_shows_no_bar_of_the_library(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(diffusers().utils.logging.tqdm([1, 2])) == [1, 2]
+    assert capsys.readouterr().err == ""
 
 
 def test_running_out_of_memory_halves_the_batch(
