@@ -13,6 +13,40 @@ from tests.fixtures.command_line import Flipbench
 LORA = "contaminate.strategies={A: {train: lora, learning_rate: 0.001}}"
 
 
+MISTAKES = [
+    ("generate folder", "folder: cannot be read (a folder; give the YAML file)"),
+    ("generate a.png", "a.png: cannot be read (not text in UTF-8; give a YAML file)"),
+    ("generate list.yaml", "must be a mapping of keys, not list"),
+    ("generate c.yaml generate.editor.kind=fluxx", "unknown kind 'fluxx' (known: controlnet"),
+    ("filter c.yaml --kept none.csv", "none.csv: cannot be read as a kept list"),
+    ("contaminate c.yaml", "contaminate.strategies or models is empty"),
+    ("contaminate c.yaml contaminate.epochs=0", "greater than or equal to 1 (got 0)"),
+    ("export c.yaml a.png", "a.png: a file; name a folder"),
+    ("rebuild folder", "folder: no recipe; name the folder that 'flipbench export"),
+    ("show c.yaml out.xyz", "out.xyz: name a .png, .svg or .pdf file"),
+    ("agreement c.yaml nobody", "'nobody' has rated none of these images; raters"),
+    ("review folder", "run 'flipbench generate' first"),
+    ("review runs/x --export folder", "folder: cannot be written (Is a directory); choose"),
+    ("audit c.yaml audit.text_models=[m]", "audit: no model 'm'"),
+    ("evaluate c.yaml", "nobody to ask: name a model, e.g. models.mine.path=FOLDER"),
+    ("power --gap 5 --changed 20", "--gap 5: a fall is negative, e.g. -5"),
+    ("power --gap -5 --changed 2", "a gap of -5 points needs 5 to 100 % of the items"),
+    ("power --gap -5 --changed 200", "--changed 200"),
+    ("gap p.csv folder", "folder: is a folder; give a file in it"),
+    ("gap p.csv latin.csv", "latin.csv, line 2: not UTF-8"),
+    ("gap p.csv q.csv --format xml", "xml"),
+    ("judge-reasoning cases.jsonl --judge judge.yaml --out o", "line 1: id, answer is missing"),
+    ("validate p.csv --items q.csv", "p.csv: there is no column 'model'"),
+    ("doctor a.png", "give a checkpoint's, or CSV files of printed results"),
+    ("claims c.yaml", "claims: missing"),
+    ("detect --model vllm --benchmark runs/x", "needs --model-args base_url=URL,model=NAME"),
+    ("detect --model hf --benchmark runs/x", "needs --model-args pretrained=ID_OR_FOLDER"),
+    ("detect --model shapes:llavaa --benchmark runs/x", "choose shapes:llava or shapes:qwen2"),
+    ("detect --model shapes:llava --benchmark a.png", "a.png: not a paired benchmark"),
+]
+"""What is typed, and what the message says."""
+
+
 @pytest.fixture
 def files(flipbench: Flipbench, config: Path) -> None:
     """Make pairs, and write what people take for what a command needs."""
@@ -28,48 +62,12 @@ def files(flipbench: Flipbench, config: Path) -> None:
     (folder / "judge.yaml").write_text("chat: {model: gpt-4o}\n")
 
 
-@pytest.mark.usefixtures("files")
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("generate folder", "folder: cannot be read (a folder; give the YAML file)"),
-        ("generate a.png", "a.png: cannot be read (not text in UTF-8; give a YAML file)"),
-        ("generate list.yaml", "must be a mapping of keys, not list"),
-        ("generate c.yaml generate.editor.kind=fluxx", "unknown kind 'fluxx' (known: controlnet"),
-        ("filter c.yaml --kept none.csv", "none.csv: cannot be read as a kept list"),
-        ("contaminate c.yaml", "contaminate.strategies or models is empty"),
-        ("contaminate c.yaml contaminate.epochs=0", "greater than or equal to 1 (got 0)"),
-        ("export c.yaml a.png", "a.png: a file; name a folder"),
-        ("rebuild folder", "folder: no recipe; name the folder that 'flipbench export"),
-        ("show c.yaml out.xyz", "out.xyz: name a .png, .svg or .pdf file"),
-        ("agreement c.yaml nobody", "'nobody' has rated none of these images; raters"),
-        ("review folder", "run 'flipbench generate' first"),
-        ("review runs/x --export folder", "folder: cannot be written (Is a directory); choose"),
-        ("audit c.yaml audit.text_models=[m]", "audit: no model 'm'"),
-        ("evaluate c.yaml", "nobody to ask: name a model, e.g. models.mine.path=FOLDER"),
-        ("power --gap 5 --changed 20", "--gap 5: a fall is negative, e.g. -5"),
-        ("power --gap -5 --changed 2", "a gap of -5 points needs 5 to 100 % of the items"),
-        ("power --gap -5 --changed 200", "--changed 200"),
-        ("gap p.csv folder", "folder: is a folder; give a file in it"),
-        ("gap p.csv latin.csv", "latin.csv, line 2: not UTF-8"),
-        ("gap p.csv q.csv --format xml", "xml"),
-        ("judge-reasoning cases.jsonl --judge judge.yaml --out o", "line 1: id, answer is missing"),
-        ("validate p.csv --items q.csv", "p.csv: there is no column 'model'"),
-        ("doctor a.png", "give a checkpoint's, or CSV files of printed results"),
-        ("claims c.yaml", "claims: missing"),
-        ("detect --model vllm --benchmark runs/x", "needs --model-args base_url=URL,model=NAME"),
-        ("detect --model hf --benchmark runs/x", "needs --model-args pretrained=ID_OR_FOLDER"),
-        ("detect --model shapes:llavaa --benchmark runs/x", "choose shapes:llava or shapes:qwen2"),
-        ("detect --model shapes:llava --benchmark a.png", "a.png: not a paired benchmark"),
-    ],
-)
-def test_a_mistake_is_one_message_with_a_remedy(
-    flipbench: Flipbench, arguments: str, said: str
-) -> None:
-    result = flipbench(*arguments.split())
-    assert result.status == 2
-    assert result.err.startswith("flipbench: ") and said in result.err
-    assert len(result.err.splitlines()) <= 4
+def test_a_mistake_is_one_message_with_a_remedy(flipbench: Flipbench, files: None) -> None:
+    results = {typed: flipbench(*typed.split()) for typed, _ in MISTAKES}
+    assert {typed: r.status for typed, r in results.items() if r.status != 2} == {}
+    assert {t: results[t].err for t, said in MISTAKES if said not in results[t].err} == {}
+    errors = [result.err for result in results.values()]
+    assert all(err.startswith("flipbench: ") and err.count("\n") <= 4 for err in errors)
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:99"])

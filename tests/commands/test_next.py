@@ -25,12 +25,15 @@ def test_each_command_ends_with_the_next_on_the_same_configuration(
     model = f"models.tiny.path={config}"  # not opened here
     given = [config, "seed=3"]
     imported = flipbench("import", *given, "--limit", "4")
-    generated = flipbench("generate", *given, "--limit", "4", "-q")
+    generated = flipbench("generate", *given, "--limit", "4")
     assert next_commands(imported) == [
         ["generate", str(config), "--dry-run", "--limit", "4", "seed=3"]
     ]
     assert next_commands(generated) == [["filter", str(config), "--limit", "4", "seed=3"]]
     assert generated.out == "4 of 4 items edited, in runs/x\n"
+    assert [line.split(":")[0] for line in generated.err.splitlines()[:-1]] == [
+        *("flip", "caption", "edit", "Next")
+    ], "reports and the next command, no bars, where output is no terminal"
     filtered = flipbench("filter", *given, "--limit", "4", "-q")
     assert [command[0] for command in next_commands(filtered)] == ["export", "detect"]
     filtered = flipbench("filter", *given, model, "--limit", "4", "-q")

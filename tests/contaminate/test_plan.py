@@ -1,15 +1,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig
 from flipbench.config.training import DataConfig
 from flipbench.contaminate.data.regimes import RegimeData
-from flipbench.contaminate.plan import checkpoint_folder, expand
+from flipbench.contaminate.plan import TrainingJob, checkpoint_folder, expand, n_steps, steps_done
+from flipbench.contaminate.training.checkpointing import NoteSteps
 from flipbench.core.errors import DataError, PrerequisiteError
-from flipbench.core.records import Item, TrainingPlan
+from flipbench.core.records import Checkpoint, Item, TrainingPlan
+from flipbench.core.run import Run
 from flipbench.models.vlm.checkpoints import fingerprint
 
 STRATEGIES = {
@@ -64,6 +67,22 @@ def test_a_plan_s_id_covers_everything_that_affects_training(
     ]
     assert len({first.id, *(plan.id for plan in changed)}) == 1 + len(changed)
     assert plans(models, shapes_items[:5])[0] == first
+
+
+def test_steps_are_known_to_other_processes_while_a_plan_trains(
+    models: dict[str, ModelConfig], shapes_items: list[Item], tmp_path: Path
+) -> None:
+    (plan, other, *_) = plans(models, shapes_items[:5])
+    run, seen = Run(tmp_path), list[int]()
+    callback = NoteSteps(TrainingJob(plan, {}, run, "float32", seen.append).note_step)
+    assert steps_done(plan, run, ()) == 0
+    for is_main, step in ((True, 1), (False, 7), (True, 2)):
+        state = SimpleNamespace(is_world_process_zero=is_main, global_step=step)
+        callback.on_step_end(None, state, None)
+    assert seen == [1, 2]
+    assert (steps_done(plan, run, ()), steps_done(other, run, ())) == (2, 0)
+    last = Checkpoint.id_for(plan_id=plan.id, epoch=plan.epochs)
+    assert steps_done(plan, run, {last}) == n_steps(plan) == 3
 
 
 def test_folder_names_are_safe(models: dict[str, ModelConfig], shapes_items: list[Item]) -> None:

@@ -12,7 +12,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Failure
 from flipbench.core.run import Run
 from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.evaluate.pipeline import ModelUnderTest, ask_all, score
+from flipbench.evaluate.pipeline import ModelUnderTest, ask_all, n_unanswered, probes_for, score
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.report.tables import other_table
 from flipbench.models.vlm.checkpoints import fingerprint
@@ -33,7 +33,10 @@ def test_a_text_only_detector_does_not_apply_to_a_model_that_needs_an_image(
     prompt_settings, run = PromptSettings(), Run(tmp_path / "run")
     benchmark = replace(shapes_benchmark, pairs=shapes_benchmark.pairs[:4])
     detectors = [DETECTORS[name] for name in NAMES]
+    probes = probes_for(detectors, benchmark, prompt_settings)
+    assert n_unanswered([subject], probes, (), run) == 2 * 4 + 4 < len(probes)
     (report,) = ask_all(benchmark, [subject], detectors, prompt_settings, run, options=QUIET)
+    assert n_unanswered([subject], probes, (), run) == 0
     assert report.n_done == 2 * 4 + 4 and not report.failures and not list(run.read(Failure))
 
     can = {model.fingerprint: subject.can}
