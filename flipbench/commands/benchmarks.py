@@ -24,6 +24,7 @@ from flipbench.commands import (
     command_line,
     finish,
     say,
+    say_markdown,
     say_next,
 )
 from flipbench.core.errors import ConfigError, DataError, LicenceError
@@ -169,7 +170,7 @@ def simulate_confound(
     from flipbench.reporting.writers import markdown
 
     result = simulation.simulate_confound(seed=seed, n_repeats=repeats)
-    say("\n".join(map(markdown, simulation.confound_tables(result))).rstrip())
+    say_markdown("\n".join(map(markdown, simulation.confound_tables(result))).rstrip())
     if figure:
         from flipbench.evaluate.cohort.figures import draw_confound
 

@@ -118,7 +118,7 @@ def gap(
         keep=keep,
         judged_by=judged_by,
     )
-    say(result.content.text(form))
+    (say_markdown if form == "markdown" else say)(result.content.text(form))
 
 
 @app.command("judge-reasoning", rich_help_panel=MODELS)
@@ -145,7 +145,8 @@ def judge_reasoning(
     result = fb.judge_reasoning(
         cases, judge, out, people=people, limit=limit, n_attempts=attempts, progress=not quiet
     )
-    say(f"{result.page.read_text()}\n{result}")
+    say_markdown(result.page.read_text())
+    say(str(result))
     given = ["--judge", judge, "--out", out, "--people", out / "steps-to-rate.csv"]
     rated = command_line("judge-reasoning", cases, *given)
     then = {} if people else {rated: "the judge against people, once they have filled that in"}
@@ -233,6 +234,8 @@ def validate(
         say(frame_csv(result.to_frame()))
     else:
         say_markdown(result.markdown())
+        if result.page:
+            say(str(result.page))
 
 
 @app.command(rich_help_panel=MODELS)

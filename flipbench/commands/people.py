@@ -18,6 +18,7 @@ from flipbench.commands import (
     assemble,
     command_line,
     say,
+    say_markdown,
     say_next,
 )
 from flipbench.core.errors import ConfigError
@@ -105,7 +106,8 @@ def adjudicate(
     if agreement:
         outcome = adjudication_of(run, seed=assembly.config.seed)
         page = write_adjudication(outcome, run.path)
-        raise typer.Exit(say(f"{page.read_text()}\n{outcome}\n{page}"))
+        say_markdown(page.read_text())
+        raise typer.Exit(say(f"{outcome}\n{page}"))
     again = Again(config, overrides)
     then = {again("adjudicate", "--agreement"): "labels, kappa and tables"}
     if import_:
