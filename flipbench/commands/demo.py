@@ -12,6 +12,7 @@ import typer
 from flipbench.commands import STAGES, DryRun, Quiet, app, finish, say, say_aligned
 
 if TYPE_CHECKING:
+    from flipbench.api import EvaluationResult
     from flipbench.core.records import Score
     from flipbench.evaluate.protocol.grid import GridModel
     from flipbench.reporting.tables import Table
@@ -42,18 +43,26 @@ def demo(
     if dry_run:
         return
     import flipbench as fb
-    from flipbench.evaluate.page.report import headline
 
     start = time.time()
     result = fb.demo(out, small=small, diffusion=diffusion, progress=not quiet)
-    assert result.page is not None  # this is no worker
-    grid = [entry.model for entry in result.evaluated.models]
-    tests = [score for score in result.scores if (score.detector, score.rule) == _DECIDES]
     say("")
-    say_aligned(_gaps(grid, tests))
-    say(f"\n{' '.join(headline(grid, tests))} ({time.time() - start:.0f} s)\n{result.page}")
+    say_gaps(result)
+    say(f"{time.time() - start:.0f} s: {result.page}")
     n_failed = [report for report in result.reports if report.n_failed]
     finish(n_failed, then={"flipbench init MYBENCH.tsv": "a configuration for your own benchmark"})
+
+
+def say_gaps(result: EvaluationResult) -> None:
+    """Print a line for each model and what the exact test made of them, in 80 columns."""
+    from flipbench.evaluate.page.report import headline
+
+    grid = [entry.model for entry in result.evaluated.models]
+    tests = [score for score in result.scores if (score.detector, score.rule) == _DECIDES]
+    if tests:
+        say_aligned(_gaps(grid, tests))
+        say("")
+    say(" ".join(headline(grid, tests)))
 
 
 _DECIDES = "perturbation_gap", "mcnemar"
@@ -88,20 +97,22 @@ def _gaps(grid: Sequence[GridModel], tests: Sequence[Score]) -> Table:
     from flipbench.reporting.tables import Cell, Column, Row, Table
 
     def known(model: GridModel) -> str:
+        if model.dose is None:
+            return model.name
         if model.contaminated:
             return "trained on the benchmark"
         return "trained on other questions" if model.clean_finetune else "untouched"
 
     score_of = {score.model_fingerprint: score for score in tests}
-    models = [model for family in families(grid).values() for model in family]
+    models = [m for family in families(grid).values() for m in family if m.fingerprint in score_of]
     words = [known(model) for model in models]
     rows = []
     for model, text in zip(models, words, strict=True):
         score = score_of[model.fingerprint]
-        counts = [score.accuracies[side] for side in ("original", "perturbed")]
+        counts = [score.accuracies.get(side) for side in ("original", "perturbed")]
         gap = formats.points(score.statistic) if score.statistic is not None else formats.NOTHING
         cells = [
-            *(Cell(f"{count.k}/{count.n}") for count in counts),
+            *(Cell(f"{count.k}/{count.n}" if count else formats.NOTHING) for count in counts),
             Cell(gap, formats.interval(score.interval)),
             Cell(_FLAGGED.get(score.verdict, score.verdict.replace("_", " "))),
         ]

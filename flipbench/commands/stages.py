@@ -26,9 +26,9 @@ from flipbench.commands import (
     command_line,
     finish,
     say,
-    say_markdown,
     say_next,
 )
+from flipbench.commands.demo import say_gaps
 from flipbench.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -244,9 +244,15 @@ def _run_study(config: Path, overrides: list[str], dry_run: bool, quiet: bool, w
 
 
 def show_report(result: EvaluationResult, again: Again) -> None:
-    """Print the table of gaps, where the page lies, and what comes next; a worker has none."""
+    """Print the gaps, where the page lies, and what comes next; a worker has none of it.
+
+    On a terminal that is a line for each model, and in a file the whole table.
+    """
     if page := result.page:
-        say_markdown((page.parent / "gap.md").read_text())
+        if sys.stdout.isatty():
+            say_gaps(result)
+        else:
+            say((page.parent / "gap.md").read_text())
         say(str(page))
     then = {again("export", "OUT", "--format", "vlmeval"): "the pairs for another kit"}
     finish(result.reports, quiet=page is None, then=then)

@@ -106,14 +106,15 @@ def _train(
     run, merge = assembly.run, assembly.config.contaminate.llamafactory.merge
     trained: list[TrainedPlan] = []
     failed: set[str] = set()
-    numbers = _numbers(plans)
+    numbers, done = _numbers(plans), run.ids(Checkpoint)
     for number, plan in enumerate(plans, 1):
         if not workers.have(numbers[plan.id]):
             continue
         if plan.after in failed:
             log.error("%s, %s: not washed, since its training diverged", plan.model, plan.label)
             continue
-        if workers.progress and workers.n_workers == 1:
+        is_done = steps_done(plan, run, done) == n_steps(plan)
+        if workers.progress and workers.n_workers == 1 and not is_done:
             log.info("training %d of %d: %s", number, len(plans), _describe(plan))
         items, corpus = regimes[plan.data].training_inputs(plan)
         dtype, train_with = assembly.dtypes[plan.model], trainer.train if trainer else None

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from flipbench.evaluate.page import report
 from flipbench.reporting.writers import records_csv
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.flagged_run import flagged_run
@@ -93,16 +94,20 @@ def test_gap_reads_predictions_from_other_kits(flipbench: Flipbench, tmp_path: P
     assert wrong.status == 2 and "NAME=COLUMN" in wrong.err
 
 
-def test_validate_reads_models_that_others_have_asked(flipbench: Flipbench, tmp_path: Path) -> None:
+def test_validate_reads_models_that_others_have_asked(
+    flipbench: Flipbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report, "write_report", lambda _, folder: folder / "index.html")
     written = flipbench("validate", tmp_path / "new", "--example")
     models, items = map(pd.read_csv, written.out.splitlines())
     command = "validate {} --items {}".format(*written.out.splitlines())
     assert f"flipbench {command}  #" in written.err
     models[models["family"] == "A"].to_csv("models.csv", index=False)
     items[items["model"] < "B"].to_csv("items.csv", index=False)
-    result = flipbench("validate", "models.csv", "--items", "items.csv")
+    result = flipbench("validate", "models.csv", "--items", "items.csv", "--out", "made")
     assert result.status == 0, result.err
     assert "4 models of 1 lineage: 2 contaminated, 2 clean" in result.out
+    assert result.out.endswith("\nmade/index.html\n")
     assert "| Perturbation gap | McNemar test | " in result.out and "| 2/2 [" in result.out
     assert flipbench("validate", "models.csv").status == 2
     Path("items.csv").write_text("model,item,condition,correct\nA clean,1,before,1\n")

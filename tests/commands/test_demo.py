@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import flipbench as fb
 from docs.results.readme_figures import RESULTS
+from flipbench.commands import Again
+from flipbench.commands.stages import show_report
 from flipbench.core.stage import StageReport
 from flipbench.evaluate.report.results import read_results
 from flipbench.shapes.demos import demo_of
@@ -43,17 +47,37 @@ def test_the_dry_run_counts_what_the_whole_demo_counts(flipbench: Flipbench) -> 
         assert count in text, "each plan has two epochs"
 
 
-def test_a_demo_ends_with_a_line_for_each_model_the_page_and_what_comes_next(
-    flipbench: Flipbench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+@pytest.fixture
+def result(tmp_path: Path) -> Any:
+    """Return the models of the small demo as a result."""
     results = read_results(RESULTS)
     models = [model for model in results.models if model.name in SMALL]
-    result = SimpleNamespace(
+    (tmp_path / "gap.md").write_text("the whole table\n")
+    return SimpleNamespace(
         page=tmp_path / "index.html",
         evaluated=SimpleNamespace(models=[SimpleNamespace(model=model) for model in models]),
         scores=results.gaps,
         reports=[StageReport("ask", n_done=3)],
     )
+
+
+def test_a_report_is_a_line_for_each_model_on_a_terminal_and_whole_in_a_file(
+    result: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    show_report(result, Again(Path("c.yaml")))
+    in_file = capsys.readouterr()
+    assert in_file.out == f"the whole table\n\n{result.page}\n"
+    assert in_file.err.splitlines()[-1].startswith("  flipbench export c.yaml OUT")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    show_report(result, Again(Path("c.yaml")))
+    on_terminal = capsys.readouterr().out
+    assert "trained on the benchmark" in on_terminal and "whole table" not in on_terminal
+    assert on_terminal.endswith(f"{result.page}\n")
+
+
+def test_a_demo_ends_with_a_line_for_each_model_the_page_and_what_comes_next(
+    flipbench: Flipbench, result: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(fb, "demo", lambda *_, **__: result, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     shown = flipbench("demo", "--small")
@@ -65,6 +89,6 @@ def test_a_demo_ends_with_a_line_for_each_model_the_page_and_what_comes_next(
     assert rows["trained on other questions"][-1] == "no"
     assert rows["trained on the benchmark"][-1] == "yes"
     assert "caught 1 of 1 contaminated model and flagged 0 of 2 clean models" in table
-    assert table.splitlines()[-1] == str(tmp_path / "index.html")
+    assert table.splitlines()[-1].endswith(f" s: {tmp_path / 'index.html'}")
     assert "flipbench init MYBENCH.tsv" in shown.err and "ask" not in shown.err
     assert max(map(len, table.splitlines()[:-2])) <= 80
