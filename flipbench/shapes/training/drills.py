@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from flipbench.prompting.prompts import LETTERS, choice_prompt
-from flipbench.shapes.questions import KINDS, NUMBERS, PLACES, SIDES
+from flipbench.shapes.questions import NUMBERS, PLACES, SIDES
 from flipbench.shapes.scene import COLORS, SHAPES, Scene
 from flipbench.shapes.training.curriculum import (
     Turn,
@@ -18,7 +18,6 @@ from flipbench.shapes.training.curriculum import (
 )
 
 _POOLS = (COLORS, SHAPES, NUMBERS, PLACES, *SIDES)
-EASY = ("color", "shape")
 WORDS = tuple(word for pool in _POOLS for word in pool)
 
 
@@ -36,11 +35,9 @@ def lookup_turns(scene: Scene, rng: np.random.Generator) -> list[Turn]:
     return [lookup_turn(scene, rng), *(find_turn(rng) for _ in range(3))]
 
 
-def answer_turns(
-    scene: Scene, rng: np.random.Generator, n_turns: int = 5, kinds: tuple[str, ...] = KINDS
-) -> list[Turn]:
-    """Return questions of some kinds on a scene, a third of them open, and some words to find."""
-    questions = {kind: asked for kind, asked in by_kind(scene).items() if kind in kinds}
+def answer_turns(scene: Scene, rng: np.random.Generator, n_turns: int = 5) -> list[Turn]:
+    """Return questions about a scene, a third of them open, and some words to find."""
+    questions = by_kind(scene)
     turns: list[Turn] = []
     while len(turns) < n_turns:
         if rng.random() < 0.2:

@@ -194,9 +194,9 @@ class Pretraining:
         names = ("vision_tower", "multi_modal_projector", "visual")
         return [p for n, p in self.model.named_parameters() if any(name in n for name in names)]
 
-    def train_on(self, lesson: Lesson) -> None:
-        """Minimise the next-token loss on the replies of a lesson's conversations."""
-        running = 0.0
+    def train_on(self, lesson: Lesson) -> dict[str, Any]:
+        """Minimise the next-token loss on the replies of a lesson; return the exam's accuracies."""
+        running, accuracies = 0.0, {}
         for step in self._steps(lesson.n_steps, list(self.model.parameters())):
             rows = self.rng.integers(len(self.pool.scenes), size=lesson.batch_size)
             blind = lesson.text_only or (lesson.name == "questions" and self.rng.random() < 0.04)
@@ -209,6 +209,7 @@ class Pretraining:
                 with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
                     accuracies = self.exam.grade(self.model)
                 self.log(lesson.name, step=step + 1, loss=running, **accuracies)
+        return accuracies
 
     def _loss(self, batch: dict[str, Any]) -> torch.Tensor:
         if not self.bfloat16:
