@@ -20,7 +20,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     def named(match: re.Match[str]) -> str:
         text, target = match[1], match[2]
         path = normpath(f"docs/{folder}/{target}" if folder else f"docs/{target}")
-        if path.startswith("docs/") and path.endswith((".md", ".html", ".png")):
+        if path.startswith("docs/") and path.endswith((".md", ".html", ".png", ".webp")):
             return match[0]
         name = path.removeprefix("../")
         return text if name in text else f"{text} (`{name}`)"

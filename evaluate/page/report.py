@@ -57,7 +57,7 @@ _SCRIPTS = ("gallery.js", "tables.js", "viewer.js")
 _RULE_SUBJECTS = {
     TEST: "The exact McNemar test of the perturbation gap",
     "sign": "The sign of the gap alone, the paper’s rule,",
-    RELATIVE: "Comparing the gap with the clean model’s",
+    RELATIVE: "The gap, compared with the clean model’s,",
 }
 
 

@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from flipbench.evaluate.statistics.power import Design
     from flipbench.reporting.tables import Table
 
+_FAMILIES = {
+    "perturbation": "Other pictures, answers or options",
+    "grounding": "Without the picture",
+    "completion": "Asked for what was left out",
+    "likelihood": "Likelihoods",
+    "several_models": "Several models",
+}
+_OTHERS = "From elsewhere"
+
 
 @dataclass(frozen=True, repr=False)
 class DetectorTable:
@@ -50,23 +59,24 @@ class DetectorTable:
         return pd.DataFrame(rows)
 
     def overview(self) -> Table:
-        """Return one short row for each detector."""
+        """Return one short row for each detector, family by family."""
+        from flipbench.evaluate.detectors.registry import DETECTORS
         from flipbench.reporting.tables import Cell, Column, Row, Table
 
-        rows = [
-            Row(
-                about.name,
-                (
-                    Cell(", ".join(sorted(about.needs))),
-                    Cell("yes" if about.needs_clean_model() else "no"),
-                    Cell(about.evidence or "not graded"),
-                ),
+        groups: dict[str, list[Row]] = {title: [] for title in (*_FAMILIES.values(), _OTHERS)}
+        for about in self.abouts:
+            parts = type(DETECTORS[about.name]).__module__.split(".")
+            family = next((_FAMILIES[part] for part in parts if part in _FAMILIES), _OTHERS)
+            cells = (
+                Cell(", ".join(sorted(about.needs))),
+                Cell("yes" if about.needs_clean_model() else "no"),
+                Cell(about.evidence or "not graded"),
             )
-            for about in self.abouts
-        ]
+            groups[family].append(Row(about.name, cells))
         heads = ("Needs", "Clean model", "Evidence")
         columns = tuple(Column(head, numeric=False) for head in heads)
-        return Table("detectors", "", "Detector", columns, (("", tuple(rows)),))
+        shown = tuple((title, tuple(rows)) for title, rows in groups.items() if rows)
+        return Table("detectors", "", "Detector", columns, shown)
 
     def markdown(self) -> str:
         """Return the table of docs/papers.md."""

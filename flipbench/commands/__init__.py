@@ -161,8 +161,12 @@ def say_aligned(table: Table) -> int:
     columns.add_column(table.stub, no_wrap=True)
     for column in table.columns:
         columns.add_column(column.header, justify="right" if column.numeric else "left")
-    for row in table.rows:
-        columns.add_row(row.header, *(cell.plain() for cell in row.cells))
+    for title, rows in table.groups:
+        if title:
+            columns.add_section()
+            columns.add_row(title, style="bold")
+        for row in rows:
+            columns.add_row(row.header, *(cell.plain() for cell in row.cells))
     console = Console() if sys.stdout.isatty() else Console(width=200)
     with console.capture() as captured:
         console.print(columns, markup=False, highlight=False)

@@ -304,9 +304,11 @@ def test_detectors_are_listed_a_line_each_and_told_whole_by_name(flipbench: Flip
     assert result.status == 0
     lines = result.out.strip().splitlines()
     names = ("perturbation_gap", "circular_eval", "choice_confusion", "text_only_leakage")
-    rows = {line.split()[0]: line for line in lines}
+    rows = {line.split()[0]: line for line in lines if line}
     assert {*names} <= {*rows}
     assert "choose or generate" in rows["perturbation_gap"]
+    families = ["Other pictures, answers or options", "Without the picture", "Likelihoods"]
+    assert sorted(families, key=result.out.index) == families
     whole = flipbench("detectors", *names).out.strip().split("\n\n")
     assert [block.splitlines()[0] for block in whole] == list(names)
     for block in whole:

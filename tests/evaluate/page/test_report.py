@@ -80,7 +80,7 @@ def test_the_comparison_with_the_clean_model_leads_where_there_is_one(tmp_path: 
     compared = {"rule": "relative", "reference_fingerprint": clean, "verdict": "contaminated"}
     scores = [*tests, tests[-1].model_copy(update=compared)]
     relative, test = headline(data.grid, scores)
-    assert relative == "Comparing the gap with the clean model’s caught 1 of 1 contaminated model."
+    assert relative == "The gap, compared with the clean model’s, caught 1 of 1 contaminated model."
     assert test.startswith("The exact McNemar test")
     without = tests[-1].model_copy(update=compared | {"reference_fingerprint": ""})
     assert headline(data.grid, [*tests, without])[0].startswith("The exact McNemar test")
