@@ -138,6 +138,8 @@ def _with_adapter(model: Any, where: str, merge: bool) -> Any:
     with warnings.catch_warnings():
         # our mark of a contaminated adapter, which peft takes for a setting of a newer version
         warnings.filterwarnings("ignore", r"Unexpected keyword arguments \['flipbench'\]")
+        # peft asks transformers for a property by its old name
+        warnings.filterwarnings("ignore", ".is_gradient_checkpointing. is deprecated")
         adapted = peft.PeftModel.from_pretrained(model, where)
     if adapted.active_peft_config.is_prompt_learning:
         raise PrerequisiteError(
