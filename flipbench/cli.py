@@ -6,12 +6,9 @@ import logging
 import os
 import sys
 
-from flipbench.commands import app, demo, people, stages
+from flipbench.commands import app, benchmarks, cards, demo, detect, models, people, stages
 from flipbench.core.errors import FlipbenchError
 from flipbench.core.workers import is_main
-
-# isort: split
-from flipbench.commands import benchmarks, cards, detect, models  # the loop comes first in --help
 
 __all__ = ["app", "benchmarks", "cards", "demo", "detect", "main", "models", "people", "stages"]
 

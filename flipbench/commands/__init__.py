@@ -18,9 +18,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from flipbench import __version__
 
@@ -29,7 +30,22 @@ if TYPE_CHECKING:
     from flipbench.pipelines.assembly import Assembly
     from flipbench.reporting.tables import Table
 
+ORDER = (
+    *("demo", "generate", "filter", "review", "agreement", "contaminate", "evaluate", "run"),
+    *("init", "import", "audit", "adjudicate", "export", "rebuild", "show", "card"),
+    *("detect", "gap", "detectors", "validate", "power", "claims", "doctor"),
+)
+"""The commands as ``--help`` lists them; others follow."""
+
+
+class _Commands(TyperGroup):
+    def list_commands(self, ctx: Any) -> list[str]:
+        names = super().list_commands(ctx)
+        return sorted(names, key=lambda x: ORDER.index(x) if x in ORDER else len(ORDER))
+
+
 app = typer.Typer(
+    cls=_Commands,
     help="""Answer-flipped benchmarks, controlled contamination, contamination detectors.
 
     Start with `flipbench demo`: everything on a laptop, in minutes, without weights, key or GPU.

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from flipbench import cli
+from flipbench.commands import ORDER
 from flipbench.core.paired import PairedBenchmark
 from flipbench.models.vlm.checkpoints import CARD
 from tests.fixtures.command_line import Flipbench
@@ -63,8 +64,19 @@ def test_help_shows_where_to_start_and_every_command(flipbench: Flipbench) -> No
         "Exit status: 0 done, 1 some items failed, 2 wrong use",
     ):
         assert part in text.replace("`", "")
+    first = (
+        "│ demo",
+        "│ generate",
+        "│ filter",
+        "│ run",
+        "│ init",
+        "│ export",
+        "│ detect",
+        "│ doctor",
+    )
+    assert sorted(first, key=result.out.index) == list(first)
     registered = {c.name or c.callback.__name__ for c in cli.app.registered_commands if c.callback}
-    assert set(COMMANDS) <= registered
+    assert set(COMMANDS) | {*ORDER} <= registered
     for command in registered:
         described = flipbench(command, "--help")
         assert described.status == 0
