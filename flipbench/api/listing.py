@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from flipbench.reporting.tables import Table
 
 _FAMILIES = {
-    "perturbation": "Other pictures, answers or options",
-    "grounding": "Without the picture",
-    "completion": "Asked for what was left out",
-    "likelihood": "Likelihoods",
+    "perturbation": "Perturbation",
+    "grounding": "Grounding",
+    "completion": "Completion",
+    "likelihood": "Likelihood",
     "several_models": "Several models",
 }
 _OTHERS = "From elsewhere"
