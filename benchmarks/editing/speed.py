@@ -37,6 +37,7 @@ WAYS: dict[str, JsonDict] = {
     "attention: _native_math": {_EDITOR + "attention": "_native_math"},
     "quantize: int8": {_EDITOR + "quantize": "int8"},
     "quantize: int8-dynamic": {_EDITOR + "quantize": "int8-dynamic"},
+    "quantize: float8": {_EDITOR + "quantize": "float8"},
     "compile": {_EDITOR + "compile": True},
 }
 

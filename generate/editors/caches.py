@@ -81,10 +81,22 @@ def speed_settings(
 
 
 def quantized(pipeline: Any, spec: PipelineSpec) -> Any:
-    """Quantize the weights of a pipeline's transformer and return the pipeline."""
+    """Quantize the weights of a pipeline's transformer and return the pipeline.
+
+    Raises
+    ------
+    PrerequisiteError
+        If torchao cannot make such weights here.
+    """
     if spec.quantize is not None:
         quantization, config = _quantizer(spec.quantize)
-        quantization.quantize_(pipeline.transformer, config)
+        try:
+            quantization.quantize_(pipeline.transformer, config)
+        except (ImportError, NotImplementedError, RuntimeError, AssertionError) as error:
+            raise PrerequisiteError(
+                f"quantize: torchao cannot make {spec.quantize} weights here"
+                f" ({first_line(error)}); try int8"
+            ) from error
     return pipeline
 
 

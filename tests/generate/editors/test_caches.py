@@ -13,6 +13,7 @@ import torch
 from flipbench.core.errors import ConfigError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
+from flipbench.generate.editors.caches import QUANTIZERS
 from flipbench.generate.editors.controlnet_editor import ControlNetEditor, ControlNetEditorSpec
 from flipbench.generate.editors.diffusers_editor import DiffusersEditor, DiffusersEditorSpec
 from flipbench.generate.editors.flux_editor import FluxControlNetEditor
@@ -200,6 +201,7 @@ def test_quantized_weights_have_their_own_id_and_need_torchao(
 ) -> None:
     with monkeypatch.context() as context:
         context.setitem(sys.modules, "torchao", None)
+        context.setitem(sys.modules, "torchao.quantization", None)
         with pytest.raises(PrerequisiteError, match="pip install torchao"):
             flux_editor(quantize="int8")
     done: list[Any] = []
@@ -216,3 +218,31 @@ def test_quantized_weights_have_their_own_id_and_need_torchao(
     with pytest.raises(ConfigError, match="quantize: does not go with loras"):
         flux_editor(quantize="int8", loras=[{"path": "x.safetensors"}])
     assert flux_editor(compile=True).settings["compile"] is True
+
+
+def test_weights_that_torchao_cannot_make_here_are_named(
+    flux_editor: Callable[..., FluxControlNetEditor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(model: Any, config: Any) -> None:
+        raise ImportError("Requires mslk >= 1.0.0")
+
+    stand_in = ModuleType("torchao.quantization")
+    vars(stand_in).update(Int4WeightOnlyConfig=lambda: "four bits", quantize_=fails)
+    monkeypatch.setitem(sys.modules, "torchao", ModuleType("torchao"))
+    monkeypatch.setitem(sys.modules, "torchao.quantization", stand_in)
+    with pytest.raises(PrerequisiteError, match=r"int4 weights here \(Requires mslk .*; try int8"):
+        flux_editor(quantize="int4")._pipeline  # noqa: B018
+
+
+@pytest.mark.parametrize("kind", ["int8", "int8-dynamic"])
+def test_torchao_s_own_weights_draw_nearly_the_same(
+    kind: str,
+    flux_editor: Callable[..., FluxControlNetEditor],
+    candidate: Build,
+    pictures: ImageStore,
+) -> None:
+    quantization = pytest.importorskip("torchao.quantization", reason="torchao is not installed")
+    assert all(hasattr(quantization, name) for name in QUANTIZERS.values())
+    expected = flux_editor()([candidate("a")], [1], pictures)
+    drawn = flux_editor(quantize=kind)([candidate("a")], [1], pictures)
+    assert 0 < furthest(*expected, *drawn) < 64
