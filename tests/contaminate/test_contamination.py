@@ -7,7 +7,9 @@ import json
 import logging
 import re
 import shutil
-from dataclasses import replace
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,8 @@ import trl
 from flipbench.benchmarks.write import write_jsonl
 from flipbench.config.experiment import load_config
 from flipbench.contaminate.checks.card import read_card
+from flipbench.contaminate.training import estimate
+from flipbench.core import workers
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, TrainingPlan
@@ -33,6 +37,41 @@ from flipbench.pipelines.contamination import (
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.openai_server import KEY, OpenAIServer
+
+
+@pytest.fixture(autouse=True)
+def quick_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the memory of a step, which takes a second to estimate, to test_estimate.py."""
+    monkeypatch.setattr(estimate, "step_memory", lambda *_: 10**6)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A worker that has run in this process."""
+
+    status: int
+
+    def poll(self) -> int:
+        return self.status
+
+    wait = poll
+
+    def terminate(self) -> None:
+        pass
+
+
+@pytest.fixture
+def started(flipbench: Flipbench, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """Run workers here, one after another, since processes take seconds to start; list them."""
+    program, commands = [sys.executable, "-m", "flipbench.cli"], list[list[str]]()
+
+    def start(wanted: Sequence[list[str]]) -> list[Ended]:
+        assert all(command[:3] == program for command in wanted)
+        commands.extend(command[3:] for command in wanted)
+        return [Ended(flipbench(*command[3:]).status) for command in wanted]
+
+    monkeypatch.setattr(workers, "_started", start)
+    return commands
 
 
 def test_a_grid_has_every_data_set_and_seed(opened: Any) -> None:
@@ -115,12 +154,14 @@ def test_training_needs_no_pairs_and_no_generator(opened: Any, flipbench: Flipbe
 
 
 def test_the_first_items_alone_are_planned_trained_and_evaluated(
-    opened: Any, flipbench: Flipbench
+    opened: Any, flipbench: Flipbench, started: list[list[str]]
 ) -> None:
     assembly, _ = opened()
     config, run = assembly.run.path.parent / "c.yaml", assembly.run.path.parent / "limited"
     ask = ["evaluate.detectors=[perturbation_gap]", f"run={run}"]
     assert flipbench("run", config, *ask, "--limit", "2", "--workers", "2", "-q").status == 0
+    shares = [(words[0], words[words.index("--worker") + 1]) for words in started]
+    assert shares == [(s, f"{n}/2") for s in ("contaminate", "evaluate") for n in (0, 1)]
     planned = flipbench("contaminate", config, *ask, "--limit", "2", "--dry-run").out
     assert "to do: 0 of 1 plans" in planned
     again = flipbench("evaluate", config, *ask, "--limit", "2", "-q")

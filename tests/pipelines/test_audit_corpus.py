@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -109,11 +107,12 @@ def test_tables_are_files_and_a_second_audit_repeats_nothing(
     assert {p: p.stat().st_mtime_ns for p in (audited / "responses").rglob("*.jsonl")} == before
 
 
-def test_workers_find_the_same(audited: Path, config: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "flipbench.cli", "audit", str(config), "--workers", "2"]
+def test_workers_find_the_same(
+    audited: Path, config: Path, tmp_path: Path, flipbench: Flipbench
+) -> None:
     changes = [f"run={tmp_path / 'run'}", "audit.cohort=null", "--quiet"]
-    done = subprocess.run([*command, *changes], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
+    done = flipbench("audit", config, "--workers", "2", *changes)
+    assert done.status == 0, done.err
     found, alone = (
         json.loads((run / "audit" / "audit.json").read_text())["corpus-overlap"]["encoders"]
         for run in (tmp_path / "run", audited)
