@@ -35,7 +35,7 @@ Deliberately excluded: models whose prompt has bidirectional attention (PaliGemm
 prefix depends on what follows, and models that read the image by cross-attention.
 """
 
-_PER_TREE = 256
+_PER_TREE = 512
 """Tokens in a tree; attention within it takes their square."""
 
 _PER_PASS = 2_048

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -51,22 +52,51 @@ class TokenTree:
 def token_trees(sequences: Mapping[int, Sequence[int]], most: int) -> list[TokenTree]:
     """Return the sequences in trees of at most ``most`` tokens; a longer sequence has its own.
 
+    What several trees begin with stands in each of them. The number of all tokens is the least
+    possible for sequences in order.
+
     >>> [tree.tokens for tree in token_trees({0: [5, 6, 7], 1: [8], 2: [5, 6]}, most=3)]
     [[5, 6, 7], [8]]
+    >>> [tree.tokens for tree in token_trees({0: [4], 1: [5, 6], 2: [5, 7]}, most=3)]
+    [[4], [5, 6, 7]]
     """
-    trees, path, before = list[TokenTree](), list[int](), list[int]()
-    for ids, row in sorted((list(ids), row) for row, ids in sequences.items()):
-        n = len(commonprefix([before, ids]))
-        if not trees or len(trees[-1].tokens) + len(ids) - n > most:
-            trees.append(TokenTree())
-            n = 0
-        tree = trees[-1]
-        first = len(tree.tokens)
-        path = path[:n] + list(range(first, first + len(ids) - n))
-        tree.tokens.extend(ids[n:])
-        tree.depths.extend(range(n, len(ids)))
-        tree.paths[row], before = path, ids
+    ordered = sorted((list(ids), row) for row, ids in sequences.items())
+    common = [0]  # with the sequence before
+    common += [
+        len(commonprefix([before, ids])) for (before, _), (ids, _) in itertools.pairwise(ordered)
+    ]
+    trees = list[TokenTree]()
+    for first, end in _cuts([len(ids) for ids, _ in ordered], common, most):
+        tree, path = TokenTree(), list[int]()
+        for (ids, row), shared in zip(ordered[first:end], common[first:end], strict=True):
+            n = shared if tree.paths else 0
+            at = len(tree.tokens)
+            path = path[:n] + list(range(at, at + len(ids) - n))
+            tree.tokens.extend(ids[n:])
+            tree.depths.extend(range(n, len(ids)))
+            tree.paths[row] = path
+        trees.append(tree)
     return trees
+
+
+def _cuts(lengths: Sequence[int], common: Sequence[int], most: int) -> list[tuple[int, int]]:
+    """Return where trees begin and end, so that what they repeat is short, and they are few."""
+    best = [(0, 0, 0)]  # of the first sequences: repeated tokens, trees, where the last one begins
+    for end in range(1, len(lengths) + 1):
+        options, size = list[tuple[int, int, int]](), 0
+        for first in range(end - 1, -1, -1):
+            if options and size + lengths[first] > most:
+                break
+            repeated, n_trees, _ = best[first]
+            options.append((repeated + common[first], n_trees + 1, first))
+            size += lengths[first] - common[first]
+        best.append(min(options))
+    cuts, end = list[tuple[int, int]](), len(lengths)
+    while end:
+        first = best[end][2]
+        cuts.append((first, end))
+        end = first
+    return cuts[::-1]
 
 
 def by_length(lengths: Sequence[int], cost: int) -> list[list[int]]:

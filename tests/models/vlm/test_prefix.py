@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +220,23 @@ def test_a_tree_holds_each_beginning_once(rows: list[list[int]], most: int) -> N
             assert [tree.depths[node] for node in path] == list(range(len(path)))
             for n, node in enumerate(path):
                 assert np.flatnonzero(sees[node]).tolist() == path[: n + 1]
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 2), max_size=5), min_size=1, max_size=6), st.integers(1, 12)
+)
+def test_trees_repeat_as_little_as_possible(rows: list[list[int]], most: int) -> None:
+    def size(part: Sequence[list[int]]) -> int:
+        return len({tuple(ids[: n + 1]) for ids in part for n in range(len(ids))})
+
+    ordered, totals = sorted(rows), list[int]()
+    for cuts in itertools.product((False, True), repeat=len(rows) - 1):
+        ends = [place for place, cut in enumerate(cuts, start=1) if cut]
+        parts = [ordered[a:b] for a, b in itertools.pairwise([0, *ends, len(rows)])]
+        if all(len(part) == 1 or size(part) <= most for part in parts):
+            totals.append(sum(map(size, parts)))
+    trees = token_trees(dict(enumerate(rows)), most)
+    assert sum(len(tree.tokens) for tree in trees) == min(totals)
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 12))
