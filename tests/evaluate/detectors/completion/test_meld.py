@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from rapidfuzz.distance import Levenshtein
+from torch.nn.utils.rnn import pad_sequence
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Count, Probe
@@ -20,6 +21,7 @@ from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import PromptSettings
 
 N_TRAINED = 16
+N_STEPS = 75
 
 
 def scores_of(detector: Any, benchmark: PairedBenchmark, *answers: Any) -> dict[str, Any]:
@@ -142,14 +144,16 @@ def test_a_model_trained_on_whole_texts_continues_them(
         return scores
 
     clean = score("untrained", trained)
-    ids = [sum(vlm.conversation.raw_ids("", full_text(i)), []) for i in trained.originals]
+    rows = [
+        torch.tensor(sum(vlm.conversation.raw_ids("", full_text(i)), [])) for i in trained.originals
+    ]
+    batch, labels = (pad_sequence(rows, batch_first=True, padding_value=v) for v in (0, -100))
+    seen = (labels >= 0).long()
     optimizer = torch.optim.AdamW(vlm.model.parameters(), lr=3e-3)
-    for _ in range(60):
-        for row in ids:
-            batch = torch.tensor([row])
-            vlm.model(input_ids=batch, labels=batch).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    for _ in range(N_STEPS):
+        vlm.model(input_ids=batch, attention_mask=seen, labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
     own, other = score("trained", trained), score("trained, other texts", unseen)
     assert own["near_exact"].verdict == own["excess"].verdict == "contaminated"
     assert own["near_exact"].accuracies["near-exact"].k >= 0.7 * N_TRAINED
