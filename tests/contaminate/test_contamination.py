@@ -160,8 +160,8 @@ def test_the_first_items_alone_are_planned_trained_and_evaluated(
     config, run = assembly.run.path.parent / "c.yaml", assembly.run.path.parent / "limited"
     ask = ["evaluate.detectors=[perturbation_gap]", f"run={run}"]
     assert flipbench("run", config, *ask, "--limit", "2", "--workers", "2", "-q").status == 0
-    shares = [(words[0], words[words.index("--worker") + 1]) for words in started]
-    assert shares == [(s, f"{n}/2") for s in ("contaminate", "evaluate") for n in (0, 1)]
+    shares = {(words[0], words[words.index("--worker") + 1]) for words in started}
+    assert shares >= {(s, f"{n}/2") for s in ("contaminate", "evaluate") for n in (0, 1)}
     planned = flipbench("contaminate", config, *ask, "--limit", "2", "--dry-run").out
     assert "to do: 0 of 1 plans" in planned
     again = flipbench("evaluate", config, *ask, "--limit", "2", "-q")
