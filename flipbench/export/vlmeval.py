@@ -7,8 +7,6 @@ import csv
 import io
 from pathlib import Path
 
-import pandas as pd
-
 from flipbench.core.errors import DataError
 from flipbench.core.files import write_atomically
 from flipbench.core.paired import PairedBenchmark
@@ -76,6 +74,8 @@ def _row(number: int, item: Item) -> dict[str, str]:
 
 def _guard(rows: list[dict[str, str]]) -> None:
     """Append `_GUARD` to the cells that pandas' defaults would change, until none does."""
+    import pandas as pd
+
     columns = _columns(rows)
     for _ in range(3):
         text = _tsv(rows, columns)

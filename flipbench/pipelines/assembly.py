@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-
-from datasets import disable_progress_bars
-from transformers.utils import logging as transformers_logging
 
 from flipbench.benchmarks import Benchmark, HuggingFaceSpec, PairsSpec, load_benchmark, load_pairs
 from flipbench.config.experiment import Config, ModelConfig, ShapesSpec
@@ -346,10 +345,21 @@ class Assembly:
 
 
 def quiet_libraries() -> None:
-    """Silence other libraries' progress bars and warnings."""
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
-    disable_progress_bars()
+    """Silence other libraries' progress bars and warnings, whether imported already or not yet."""
+    os.environ.update(
+        HF_HUB_DISABLE_PROGRESS_BARS="1",
+        HF_DATASETS_DISABLE_PROGRESS_BARS="1",
+        TRANSFORMERS_VERBOSITY="error",
+    )
+    if "transformers" in sys.modules:
+        from transformers.utils import logging as transformers_logging
+
+        transformers_logging.disable_progress_bar()
+        transformers_logging.set_verbosity_error()
+    if "datasets" in sys.modules:
+        from datasets import disable_progress_bars
+
+        disable_progress_bars()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     libraries = r"(accelerate|datasets|diffusers|huggingface_hub|peft|torch|transformers|trl)\."
     for category in (FutureWarning, DeprecationWarning):

@@ -39,6 +39,21 @@ def test_stages_that_need_no_model_import_no_torch() -> None:
     assert python(f"import sys, {stages}; print('torch' in sys.modules)").strip() == "False"
 
 
+def test_a_run_is_opened_without_heavy_libraries_which_are_quiet_when_they_come() -> None:
+    heavy = ("torch", "transformers", "datasets", "diffusers", "pandas")
+    code = (
+        "import sys; from flipbench.pipelines import assembly;"
+        f"print([m for m in {heavy} if m in sys.modules]); assembly.quiet_libraries();"
+        "from transformers.utils import logging; import datasets.utils;"
+        "print(logging.is_progress_bar_enabled(), logging.get_verbosity() == logging.ERROR,"
+        " datasets.utils.are_progress_bars_disabled())"
+    )
+    for first in ("", "import transformers, datasets; "):
+        found = python(first + code).splitlines()
+        assert found[1] == "False True True"
+        assert (found[0] == "[]") == (not first)
+
+
 def test_the_list_of_detectors_computes_nothing_and_imports_little() -> None:
     heavy = ("torch", "pandas", "pyarrow", "scipy.stats", "scipy.optimize")
     code = "import sys, flipbench as fb; print(len(fb.detectors().overview().rows));"
