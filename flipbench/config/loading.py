@@ -122,8 +122,10 @@ def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
         close = nearest(path.name, [p.name for folder in folders for p in folder.glob("*.yaml")])
         raise ConfigError(f"{path}: no such configuration file{close}") from error
     except (OSError, ValueError) as error:
-        why = "a folder; give the YAML file" if path.is_dir() else shorten(str(error))
-        if isinstance(error, UnicodeDecodeError):
+        why = shorten(str(error))
+        if isinstance(error, IsADirectoryError):
+            why = "a folder; give the YAML file"
+        elif isinstance(error, UnicodeDecodeError):
             why = "not text in UTF-8; give a YAML file"
         raise ConfigError(f"{shorten(str(path))}: cannot be read ({why})") from error
     if not isinstance(data, dict):

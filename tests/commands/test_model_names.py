@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from flipbench.commands.model_names import NamedModel, named_model
@@ -28,13 +30,22 @@ URL = "http://localhost:8000/v1"
             "",
             NamedModel("llava", URL),
         ),
-        ("vllm", "", "", NamedModel("vllm")),  # a folder may be called so
     ],
 )
 def test_names_of_other_kits_are_read(
     model: str, args: str, base_url: str, expected: NamedModel
 ) -> None:
     assert named_model(model, args, base_url) == expected
+
+
+def test_a_folder_may_be_called_as_an_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="needs --model-args base_url"):
+        named_model("vllm", "")
+    (tmp_path / "vllm").mkdir()
+    assert named_model("vllm", "") == NamedModel("vllm")
 
 
 @pytest.mark.parametrize(

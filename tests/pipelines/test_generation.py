@@ -138,7 +138,7 @@ def test_two_workers_share_the_captions_of_a_model_on_this_machine(
     assert "  captions: " in out and "  images: " in out and "    denoising: " in out
     assert flipbench("generate", *local, "-q")[0] == 0
     status, _, err = flipbench("generate", *local, f"run={tmp_path / 'two'}", "--workers", "2")
-    assert status == 0 and "caption and edit, 2 workers" in err, err
+    assert status == 0, err
     assert "caption: 0 done, 4 already there, 0 failed" in err
     assert pictures(tmp_path / "two") == pictures(tmp_path / "run")
     for kind in ("captions", "edits"):

@@ -165,7 +165,7 @@ def test_the_memory_of_each_phase_is_planned(
     for line in phases:
         assert f", {n_bytes / 1e6:.3g} MB of it weights" in line
         assert "6 at a time, 224 x 224 pixels" in line
-    assert "replies of 30 tokens" in phases[0] and "replies of 1 token)" in phases[1]
+    assert "replies of 30 tokens" in phases[0] and "replies of 1 token," in phases[1]
 
     away = config.model_dump(mode="json")
     away["generate"]["captioner"]["chat"]["model"]["path"] = "nobody/nothing-7b"

@@ -89,7 +89,7 @@ def budget(lineages: Sequence[Lineage], left: Sequence[Lineage], n_workers: int)
     """Return how many CPU hours the unfinished lineages are expected to take.
 
     >>> budget(planned(4), planned(4)[:2], n_workers=1)
-    '2 of 4 lineages are finished; the others take about 0.4 CPU hours on 1 worker'
+    '2 of 4 lineages are finished; the others take about 0.3 CPU hours on 1 worker'
     """
     hours = sum(CPU_MINUTES[one.size, one.level] for one in left) / 60
     workers = f"{n_workers} worker" + ("s" if n_workers > 1 else "")

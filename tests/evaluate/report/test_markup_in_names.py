@@ -15,6 +15,7 @@ from flipbench.evaluate.page.report import _write_tables
 from flipbench.evaluate.predictions.gap import gap_of_predictions
 from flipbench.evaluate.report.tables import gap_table
 from flipbench.export.huggingface import dataset_card
+from flipbench.export.licence import decide
 from flipbench.export.recipe import _readme
 from flipbench.filters.audit.page import markdown
 from tests.fixtures.prediction_files import both
@@ -58,5 +59,5 @@ def test_readmes_of_exports(tmp_path: Path, kind: str) -> None:
     check(
         _readme(benchmark, "name", 3)
         if kind == "recipe"
-        else dataset_card(benchmark).split("---")[2]
+        else dataset_card(benchmark, decide(benchmark, "CC-BY-4.0")).split("---")[2]
     )
