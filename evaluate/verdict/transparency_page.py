@@ -153,8 +153,9 @@ def _rates_text(card: TransparencyCard) -> str:
     if rates is None:
         return "Not measured."
     kinds = f"; contaminated with: {', '.join(rates.kinds)}" if rates.kinds else ""
+    lineages = "lineage" if rates.n_lineages == 1 else "lineages"
     return (
         f"Measured on {rates.n_contaminated:,} contaminated and {rates.n_clean:,} clean models"
-        f" of {rates.n_lineages:,} lineages ({markdown_text(', '.join(rates.families))}{kinds}),"
+        f" of {rates.n_lineages:,} {lineages} ({markdown_text(', '.join(rates.families))}{kinds}),"
         f" with {rates.n_pairs:,} pairs: {markdown_text(rates.title)}."
     )
