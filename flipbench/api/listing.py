@@ -15,14 +15,8 @@ if TYPE_CHECKING:
     from flipbench.evaluate.statistics.power import Design
     from flipbench.reporting.tables import Table
 
-_FAMILIES = {
-    "perturbation": "Perturbation",
-    "grounding": "Grounding",
-    "completion": "Completion",
-    "likelihood": "Likelihood",
-    "several_models": "Several models",
-}
-_OTHERS = "From elsewhere"
+_FIRST = "perturbation"
+"""The family that is listed first."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,19 +57,21 @@ class DetectorTable:
         from flipbench.evaluate.detectors.registry import DETECTORS
         from flipbench.reporting.tables import Cell, Column, Row, Table
 
-        groups: dict[str, list[Row]] = {title: [] for title in (*_FAMILIES.values(), _OTHERS)}
+        groups: dict[str, list[Row]] = {}
         for about in self.abouts:
-            parts = type(DETECTORS[about.name]).__module__.split(".")
-            family = next((_FAMILIES[part] for part in parts if part in _FAMILIES), _OTHERS)
+            family = type(DETECTORS[about.name]).__module__.split(".")[-2:][0]  # its folder
             cells = (
                 Cell(", ".join(sorted(about.needs))),
                 Cell("yes" if about.needs_clean_model() else "no"),
                 Cell(about.evidence or "not graded"),
             )
-            groups[family].append(Row(about.name, cells))
+            groups.setdefault(family, []).append(Row(about.name, cells))
         heads = ("Needs", "Clean model", "Evidence")
         columns = tuple(Column(head, numeric=False) for head in heads)
-        shown = tuple((title, tuple(rows)) for title, rows in groups.items() if rows)
+        shown = tuple(
+            (family.replace("_", " ").capitalize(), tuple(groups[family]))
+            for family in sorted(groups, key=lambda family: (family != _FIRST, family))
+        )
         return Table("detectors", "", "Detector", columns, shown)
 
     def markdown(self) -> str:

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 ORDER = (
     *("demo", "generate", "filter", "review", "agreement", "contaminate", "evaluate", "run"),
-    *("init", "import", "audit", "adjudicate", "export", "rebuild", "show", "card"),
-    *("detect", "gap", "detectors", "validate", "power", "claims", "doctor"),
+    *("init", "import", "audit", "adjudicate", "export", "rebuild", "show"),
+    *("detect", "gap", "detectors", "validate", "card", "power", "claims", "doctor"),
 )
 """The commands as ``--help`` lists them; others follow."""
 

@@ -319,7 +319,7 @@ def test_detectors_are_listed_a_line_each_and_told_whole_by_name(flipbench: Flip
     rows = {line.split()[0]: line for line in lines if line}
     assert {*names} <= {*rows}
     assert "choose or generate" in rows["perturbation_gap"]
-    families = ["Perturbation", "Grounding", "Likelihood"]
+    families = ["Perturbation", "Completion", "Grounding", "Likelihood", "Several models"]
     assert sorted(families, key=result.out.index) == families
     whole = flipbench("detectors", *names).out.strip().split("\n\n")
     assert [block.splitlines()[0] for block in whole] == list(names)

@@ -37,7 +37,8 @@ class PairsConfig(Value):
     benchmark : OtherBenchmark or PairsSpec, optional
         The same pairs for every lineage; null: a draw of each lineage's own.
     n_items, per_picture : int
-        Of each draw; ``n_items`` null: as in the study.
+        Of each draw, and of the control's; ``n_items`` null: as in the study. With a ``benchmark``,
+        give the number of its pairs, so that the control sees as many questions.
     """
 
     condition: str
@@ -66,6 +67,11 @@ class KindConfig(Value):
     copies: int = Field(default=4, ge=1)
     conditions: tuple[str, ...] = ()
     pairs: PairsConfig | None = None
+
+    @property
+    def training(self) -> tuple[str, DataConfig, int, int]:
+        """What it does to a model."""
+        return self.strategy, self.data, self.epochs, self.copies
 
 
 class PhaseConfig(Value):
@@ -109,6 +115,11 @@ class StudyConfig(Value):
             _check_name(f"kinds.{name}.strategy", kind.strategy, self.strategies)
             if kind.pairs:
                 _check_name(f"kinds.{name}.pairs.kind", kind.pairs.kind, self.kinds)
+                if kind.training != self.kinds[kind.pairs.kind].training:
+                    raise ValueError(
+                        f"kinds.{name}: the training must be that of {kind.pairs.kind!r}, as whose"
+                        " results its own are counted"
+                    )
             for condition in kind.conditions:
                 _check_name(f"kinds.{name}.conditions", condition, CONDITIONS)
         for number, phase in enumerate(self.phases):

@@ -82,7 +82,7 @@ def test_pairs_drawn_by_diffusion_are_the_same_for_all_lineages() -> None:
     assert first.benchmark == second.benchmark and isinstance(first.benchmark, PairsSpec)
     assert first.run != second.run
     control = first.contaminate.data[f"{kind}, control"].benchmark
-    assert isinstance(control, ShapesSpec) and control.n_items == study.n_items
+    assert isinstance(control, ShapesSpec) and control.n_items == 140
 
 
 @pytest.mark.parametrize(
@@ -92,6 +92,7 @@ def test_pairs_drawn_by_diffusion_are_the_same_for_all_lineages() -> None:
         ("kinds.letters.strategy=LORA", "there is no 'LORA'"),
         ("kinds.letters.conditions=[blur]", "there is no 'blur'"),
         ("kinds.letters.pairs={condition: x, kind: leters}", "there is no 'leters'.*letters"),
+        ("kinds.translated.pairs={condition: x, kind: letters}", "must be that of 'letters'"),
     ],
 )
 def test_unknown_names_are_refused(override: str, message: str) -> None:
