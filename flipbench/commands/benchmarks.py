@@ -96,7 +96,7 @@ def import_(
     again = Again(config, overrides, limit)
     if isinstance(spec, PairsSpec):
         say_next(again.then(assembly.config))
-    else:
+    elif benchmark.items:
         say_next({again("generate", "--dry-run"): "what the pairs would take and cost"})
     raise typer.Exit(1 if failed else 0)
 

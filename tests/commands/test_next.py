@@ -49,3 +49,13 @@ def test_each_command_ends_with_the_next_on_the_same_configuration(
     (again,) = next_commands(flipbench("review", "runs/x", "--export", "v.csv"))
     assert again == ["review", "runs/x", "--import", "v.csv"]
     assert next_commands(flipbench(*again))[0][0] == "filter"
+
+
+def test_nothing_comes_next_where_no_item_can_be_used(flipbench: Flipbench, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.tsv"
+    bad.write_text("index\tquestion\tA\tB\tanswer\timage\n1\tq\ta\tb\tE\tnot base64\n")
+    config = tmp_path / "bad.yaml"
+    assert flipbench("init", bad, "--out", config).status == 0
+    imported = flipbench("import", config, f"run={tmp_path / 'run'}")
+    assert imported.status == 1 and "1 refused" in imported.out
+    assert next_commands(imported) == []
