@@ -56,12 +56,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_finish() -> None:
-    """Use one thread, since the models are small; keep what was imported out of collections."""
-    import torch  # here, since the process that distributes the tests needs none of it
-
-    torch.set_num_threads(1)
+    """Keep what was imported out of collections."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Go back to one thread: another number changes the last bits, and pictures with them."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from flipbench.core.images import ImageStore
@@ -18,15 +17,6 @@ from flipbench.core.records import Caption, Flip, Item, JsonDict, Source
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 Build = Callable[..., Candidate]
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Run tiny models on one thread: more of them only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,6 @@ from flipbench.generate.editors.flux_editor import FluxControlNetEditor
 from flipbench.generate.editors.sizes import SizeRule
 from flipbench.models.protocols import Drawing
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 Build = Callable[..., Candidate]
 Editor = Callable[..., FluxControlNetEditor]
 

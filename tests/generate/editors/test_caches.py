@@ -20,7 +20,6 @@ from flipbench.generate.editors.flux_editor import FluxControlNetEditor
 from flipbench.generate.editors.sizes import SizeRule
 from tests.fixtures.drawings import furthest
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 Build = Callable[..., Candidate]
 CACHE = {"kind": "first-block", "threshold": 0.05}
 

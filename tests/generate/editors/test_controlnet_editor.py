@@ -29,7 +29,6 @@ from flipbench.generate.editors.sizes import SizeRule
 from flipbench.models.protocols import Drawing, release
 from tests.fixtures.drawings import furthest, pixels
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 Build = Callable[..., Candidate]
 Editor = Callable[..., ControlNetEditor]
 LONG = {"max_sequence_length": 64}

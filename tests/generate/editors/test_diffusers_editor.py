@@ -27,7 +27,6 @@ from flipbench.generate.editors.sizes import SizeRule
 from flipbench.models.protocols import Drawing
 from tests.fixtures.drawings import furthest, pixels
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 Build = Callable[..., Candidate]
 BOX = {"boxes": [[4, 2, 12, 10]]}
 

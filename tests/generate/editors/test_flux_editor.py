@@ -24,7 +24,6 @@ from flipbench.models.protocols import Drawing
 from tests.fixtures.drawings import furthest, pixels
 from tests.fixtures.options import QUIET
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 Build = Callable[..., Candidate]
 Editor = Callable[..., FluxControlNetEditor]
 LAYOUTS = ("standard", "xlabs")

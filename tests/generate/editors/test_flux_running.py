@@ -24,7 +24,6 @@ from flipbench.generate.editors.sizes import SizeRule
 from flipbench.models.protocols import Drawing, release
 from tests.fixtures.drawings import furthest
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 Build = Callable[..., Candidate]
 Editor = Callable[..., FluxControlNetEditor]
 

@@ -19,7 +19,6 @@ from flipbench.generate.editors.flux_editor import FluxControlNetEditor
 from flipbench.generate.editors.loras import with_loras
 from tests.fixtures.drawings import furthest
 
-pytestmark = pytest.mark.usefixtures("one_thread")
 Build = Callable[..., Candidate]
 Editor = Callable[..., FluxControlNetEditor]
 _TARGET = "transformer_blocks.0.attn.to_q"
