@@ -12,10 +12,11 @@ from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions, StageReport
 from flipbench.models.engine import answers_of, ask
 from flipbench.models.protocols import VLM
-from flipbench.prompting.prompts import LETTERS, PromptSettings
+from flipbench.prompting.prompts import LETTERS
 
 from .finding import AuditFinding, FlaggedItem, flag, multiple_choice, n_items, not_run
 from .letter_balance import has_fixed_options
+from .text_only import letters_asked
 
 TITLE = "Items with many options"
 
@@ -56,6 +57,11 @@ def prune_options(item: Item, wrong_picks: Mapping[int, int], n_options: int, se
     return Item.model_validate(item.model_dump() | update)
 
 
+def with_many_options(items: Sequence[Item], n_options: int) -> list[Item]:
+    """Return the multiple-choice items with more than ``n_options`` options."""
+    return [item for item in multiple_choice(items) if len(item.options or ()) > n_options]
+
+
 def option_pruning(
     items: Sequence[Item],
     settings: AuditSettings,
@@ -74,7 +80,7 @@ def option_pruning(
     reports : list of StageReport
         Of asking the models.
     """
-    many = [i for i in multiple_choice(items) if len(i.options or ()) > settings.n_options]
+    many = with_many_options(items, settings.n_options)
     if not many:
         sentence = f"No item has more than {settings.n_options} options."
         return (
@@ -112,8 +118,7 @@ def _wrong_picks(
     picks: dict[str, Counter[int]] = {item.id: Counter() for item in items}
     reports = []
     for model in models:
-        prompt_settings = PromptSettings(ask="choose" if "choose" in model.can else "generate")
-        probes = [prompt_settings.probe(item, "preliminary") for item in items]
+        probes = [letters_asked(model.can).probe(item, "preliminary") for item in items]
         reports.append(
             ask(probes, model, run, run.images, StageOptions(batch_size=64, progress=progress))
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from flipbench.core.records import Item, Probe
@@ -10,7 +10,7 @@ from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions, StageReport, run_stage
 from flipbench.models.chat.messages import Chat
 from flipbench.models.engine import Answers, answers_of, ask
-from flipbench.models.protocols import VLM
+from flipbench.models.protocols import VLM, Capability
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import PromptSettings
 
@@ -21,6 +21,11 @@ INSTRUCTION = (
     " option that is most likely right all the same; never refuse."
 )
 _BATCH_SIZE = 64
+
+
+def letters_asked(can: Collection[Capability]) -> PromptSettings:
+    """Return settings that compare the letters if a model supports it, else generate."""
+    return PromptSettings(ask="choose" if "choose" in can else "generate")
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class BlindVLM:
     @property
     def prompt_settings(self) -> PromptSettings:
         """Compares options if the model supports it, else generates."""
-        return PromptSettings(ask="choose" if "choose" in self.vlm.can else "generate")
+        return letters_asked(self.vlm.can)
 
     def ask(
         self, probes: Sequence[Probe], run: Run, number: int, progress: bool

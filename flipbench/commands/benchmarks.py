@@ -138,8 +138,9 @@ def audit(
     With --workers, the corpus is embedded by several processes, one for each GPU.
     """
     assembly = assemble(config, overrides, limit, quiet, workers=workers, worker=worker)
-    from flipbench.pipelines.audit.audit import audit_benchmark, plan_audit
+    from flipbench.pipelines.audit.audit import audit_benchmark
     from flipbench.pipelines.audit.corpus import embed_share
+    from flipbench.pipelines.audit.plan import plan_audit
 
     if dry_run:
         raise typer.Exit(say("\n".join(plan_audit(assembly))))

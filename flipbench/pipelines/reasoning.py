@@ -14,7 +14,7 @@ from flipbench.config.experiment import AnswerJudgeConfig
 from flipbench.config.loading import read_mapping, validated
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.files import write_atomically
-from flipbench.core.records import Response
+from flipbench.core.records import Probe, Response
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
 from flipbench.evaluate.reasoning.cases import SECTIONS, Case, read_cases
@@ -41,6 +41,7 @@ from flipbench.evaluate.reasoning.tables import reasoning_tables, step_rows, ver
 from flipbench.filters.agreement.agreement import Agreement, Decisions, agreement
 from flipbench.models.chat.batch_api import BATCH_PRICE
 from flipbench.models.chat.cost import estimate_cost
+from flipbench.models.chat.messages import ChatRequest
 from flipbench.models.engine import answers_of, ask
 from flipbench.models.protocols import Decision
 from flipbench.pipelines.assembly import Assembly
@@ -182,20 +183,36 @@ def cost_of_judging(cases: Path, judge: AnswerJudgeConfig, limit: int | None = N
         for question in _questions(case):
             by_prompt[question.prompt.name].append(question)
     n_empty = sum(not case.rationale and not case.case_discussion for case in read)
-    lines = [f"{len(read):,} cases, {n_empty:,} without rationale or discussion"]
+    lines, probes = [f"{len(read):,} cases, {n_empty:,} without rationale or discussion"], []
     for name, questions in by_prompt.items():
+        requests, n_tokens = [q.request for q in questions], _TYPICAL_TOKENS.get(name, 300)
         if judge.chat is None:
             noun = "question" if len(questions) == 1 else "questions"
             lines.append(f"{name}: {len(questions):,} {noun}")
+            probes += [_probe(request, n_tokens) for request in requests]
             continue
         estimate = estimate_cost(
-            [question.request for question in questions],
+            requests,
             judge.chat,
-            typical_tokens=_TYPICAL_TOKENS.get(name, 300),
+            typical_tokens=n_tokens,
             price_factor=BATCH_PRICE if judge.batch else 1.0,
         )
         lines.append(f"{name}: {estimate}")
+    if judge.local is not None:
+        lines += answering_time([(judge.local.model, 1, probes)])
     return [*lines, "what is missing in a reply is asked for again, which is not counted here"]
+
+
+def _probe(request: ChatRequest, n_tokens: int) -> Probe:
+    """Return the request as a question to a local model, with a reply of ``n_tokens``."""
+    return Probe(
+        item_id=request.item_id,
+        variant="judge",
+        images=tuple(request.images),
+        prompt=f"{request.instruction}\n\n{request.text}",
+        ask="generate",
+        max_new_tokens=n_tokens,
+    )
 
 
 def _questions(case: Case) -> list[Question]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,17 @@ def test_an_audit_counts_what_it_would_ask_and_embed(flipbench: Flipbench, confi
     corpus.mkdir()
     (corpus / "a.png").write_bytes(b"not opened")
     asked = ["models.m={path: 'shapes:llava'}", "audit.text_models=[m]", "audit.n_runs=2"]
-    embedded = [f"audit.corpus={{pictures: {{path: {corpus}}}}}"]
+    embedded = [f"audit.corpus={{pictures: {{path: {corpus}}}, encoders: [siglip-b16, phash]}}"]
     result = flipbench("audit", config, *asked, *embedded, "--dry-run")
     assert result.status == 0, result.err
     assert "12 items, 8 checks" in result.out
     assert "asked without images: m: 24 questions" in result.out
-    assert "pictures of the corpus embedded by siglip-b16; 0 vectors are there" in result.out
+    assert "1 model with weights here: about " in result.out
+    assert "pictures of the corpus embedded by siglip-b16, phash; 0 vectors are th" in result.out
+    assert "siglip-b16: time not known: " in result.out, "its weights are not here"
+    timed = re.search(r"phash: (\S+) s a picture", result.out)
+    assert timed and 1e-6 < float(timed[1]) < 1
+    assert "(timed on 8 of the benchmark's pictures)" in result.out
     assert not (config.parent / "runs" / "x" / "audit").exists()
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from flipbench.benchmarks import PairsSpec, load_benchmark
 from flipbench.config.audit import AuditSettings
 from flipbench.config.experiment import BenchmarkSpec, ShapesSpec
-from flipbench.core.errors import ConfigError, nearest
+from flipbench.core.errors import ConfigError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
 from flipbench.core.stage import StageReport
@@ -24,7 +24,8 @@ from flipbench.models.chat.api import ChatAPI
 from flipbench.models.protocols import VLM
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.audit.cohort import check_cohort, cohorts_of
-from flipbench.pipelines.audit.corpus import audit_corpus, check_corpora, corpus_size
+from flipbench.pipelines.audit.corpus import audit_corpus, check_corpora
+from flipbench.pipelines.audit.plan import configured_model
 from flipbench.reporting.sections import Section
 
 
@@ -42,10 +43,7 @@ def audit_benchmark(assembly: Assembly) -> Audited:
     spec = config.audit
 
     def load(names: Sequence[str]) -> list[VLM]:
-        for name in names:
-            if name not in config.models:
-                raise ConfigError(f"audit: no model {name!r}{nearest(name, list(config.models))}")
-        return [assembly.model(name).load() for name in names]
+        return [configured_model(assembly, name).load() for name in names]
 
     reader = ChatAPI(spec.reader) if spec.reader else None
     _ = reader and reader.client  # raises if the key is missing, before any work
@@ -70,40 +68,6 @@ def audit_benchmark(assembly: Assembly) -> Audited:
     report.reports.extend(reports)
     page = write_audit(report, run.path / "audit", more)
     return Audited(report, page, headline(report, more))
-
-
-def plan_audit(assembly: Assembly) -> list[str]:
-    """Return what an audit would ask and embed at most, for ``--dry-run``; nothing is asked.
-
-    What an earlier audit of the run has asked and embedded is counted, too.
-    """
-    spec, items = assembly.config.audit, assembly.benchmark.items
-    closed = [item for item in items if item.options is not None]
-    many = sum(len(item.options or ()) > spec.n_options for item in closed)
-    lines = [f"{len(items):,} items, {len(spec.checks)} checks: {', '.join(spec.checks)}"]
-
-    def questions(names: Sequence[str], n_each: int, what: str) -> None:
-        if names:
-            lines.append(f"{what}: {', '.join(names)}: {len(names) * n_each:,} questions")
-
-    if "text_solvable" in spec.checks:
-        blind = (*spec.text_models, *spec.held_out)
-        questions(blind, spec.n_runs * len(closed), "asked without images")
-    if "option_pruning" in spec.checks:
-        questions(spec.vlms, many, f"asked about items with over {spec.n_options} options")
-    if "direct_reveal" in spec.checks and spec.reader:
-        questions([spec.reader.model], len(closed), "looks for the answer in the question")
-    if spec.cohort and spec.cohort.scores is None:
-        questions(spec.cohort.models, len(items) + len(closed), "likelihoods and choices")
-    if spec.corpus:
-        check_corpora(spec.corpus)
-        n_pictures, n_embedded = corpus_size(assembly, spec.corpus)
-        number = "an unknown number of" if n_pictures is None else f"{n_pictures:,}"
-        lines.append(
-            f"{number} pictures of the corpus embedded by {', '.join(spec.corpus.encoders)};"
-            f" {n_embedded:,} vectors are there"
-        )
-    return lines
 
 
 def _sections(assembly: Assembly) -> tuple[list[Section], list[StageReport]]:

@@ -63,7 +63,7 @@ def check_cohort(assembly: Assembly, config: CohortConfig) -> None:
         _read(assembly, config, config.scores)
         return
     for name in config.models:
-        _model(assembly, name)
+        cohort_model(assembly, name)
     _check_factors(config, covariates_of([]))
 
 
@@ -102,10 +102,9 @@ def covariates_of(items: Sequence[Item]) -> dict[str, Covariate]:
 
 
 def _asked(assembly: Assembly, config: CohortConfig) -> Cohorts:
-    items, settings = assembly.benchmark.items, assembly.config.evaluate.prompt
-    models = [_model(assembly, name) for name in config.models]
-    scored = [_answer(item, settings) for item in items]
-    chosen = [settings.probe(item, "original") if item.options else None for item in items]
+    items = assembly.benchmark.items
+    models = [cohort_model(assembly, name) for name in config.models]
+    scored, chosen = cohort_probes(items, assembly.config.evaluate.prompt)
     distinct = list({probe.id: probe for probe in (*scored, *filter(None, chosen))}.values())
     known = assembly.run.ids(Probe)
     assembly.run.append([probe for probe in distinct if probe.id not in known])
@@ -149,7 +148,14 @@ def _check_factors(config: CohortConfig, known: Collection[str]) -> None:
             raise ConfigError(f"audit.cohort.factors: items have no {name!r}{guess}")
 
 
-def _model(assembly: Assembly, name: str) -> ModelUnderTest:
+def cohort_model(assembly: Assembly, name: str) -> ModelUnderTest:
+    """Return a configured model of the cohort.
+
+    Raises
+    ------
+    ConfigError
+        If there is none of that name, or it gives no likelihoods.
+    """
     known = assembly.config.models
     if name not in known:
         raise ConfigError(f"audit.cohort: no model {name!r}{nearest(name, list(known))}")
@@ -160,6 +166,14 @@ def _model(assembly: Assembly, name: str) -> ModelUnderTest:
             " checkpoint, or give a file with 'scores'"
         )
     return model
+
+
+def cohort_probes(
+    items: Sequence[Item], settings: PromptSettings
+) -> tuple[list[Probe], list[Probe | None]]:
+    """Return the probes of the right answers' likelihoods, and of the models' choices if any."""
+    chosen = [settings.probe(item, "original") if item.options else None for item in items]
+    return [_answer(item, settings) for item in items], chosen
 
 
 def _answer(item: Item, settings: PromptSettings) -> Probe:

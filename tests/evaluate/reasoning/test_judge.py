@@ -259,6 +259,6 @@ def test_a_judge_on_this_machine_that_writes_no_json(
     )
     assert result.judged[0].steps == () and len(result.judged[0].problems) == 1
     assert result.judged[0].problems[0].startswith("steps: ")
-    assert reasoning.cost_of_judging(write_cases(RIGHT), config)[1:3] == [
-        "split-steps: 1 question", "judge-steps: 1 question",
-    ]  # fmt: skip
+    lines = reasoning.cost_of_judging(write_cases(RIGHT), config)
+    assert lines[1:3] == ["split-steps: 1 question", "judge-steps: 1 question"]
+    assert lines[3].startswith("1 model with weights here: about ")
