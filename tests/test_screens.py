@@ -12,12 +12,13 @@ from docs.results.screens import (
     FOLDER,
     N_LINES,
     REPORT,
+    REVIEW,
     VERDICT,
     drawn,
     on_a_terminal,
 )
 
-NAMES = [*(screen.name for screen in (*REPORT, *VERDICT)), *COMMANDS]
+NAMES = [*(screen.name for screen in (*REPORT, *VERDICT, *REVIEW)), *COMMANDS]
 
 
 def test_every_picture_is_taken_by_the_command_and_shown() -> None:

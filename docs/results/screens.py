@@ -1,13 +1,15 @@
 """Take the pictures of pages and of the terminal that the documentation shows.
 
     flipbench demo
+    flipbench demo --diffusion
     flipbench detect --model runs/demo/checkpoints/PLAN/epoch-2 --benchmark runs/demo \
         --reference shapes:llava --out runs/verdict
-    python docs/results/screens.py runs/demo runs/verdict
+    python docs/results/screens.py --report runs/demo --verdict runs/verdict \
+        --review runs/demo-diffusion --terminal
 
-Pages are opened in Chromium, as wide as a laptop's screen (1440 pixels) or a phone's (390), light
-and dark. A terminal is 80 columns wide; what it shows is printed by the real commands, on a
-pseudo-terminal.
+What is not given keeps its pictures. Pages are opened in Chromium, as wide as a laptop's screen
+(1440 pixels) or a phone's (390), light and dark. A terminal is 80 columns wide; what it shows is
+printed by the real commands, on a pseudo-terminal.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -51,6 +54,7 @@ REPORT = (
     Screen("report-item", part="#item={item}"),
 )
 VERDICT = (Screen("verdict"), Screen("verdict-phone", size=PHONE, scheme="dark"))
+REVIEW = (Screen("review"), Screen("review-phone", size=PHONE, scheme="dark"))
 COMMANDS = {
     "terminal": ("flipbench", "demo", "--dry-run"),
     "terminal-detectors": ("flipbench", "detectors"),
@@ -58,21 +62,37 @@ COMMANDS = {
 N_LINES = 24
 
 
-def photograph(browser: Any, page: Path, screens: Sequence[Screen]) -> Iterator[tuple[str, bytes]]:
-    """Yield name and PNG of each screen of a page."""
+def photograph(browser: Any, page: str, screens: Sequence[Screen]) -> Iterator[tuple[str, bytes]]:
+    """Yield name and PNG of each screen of the page at an address."""
     for screen in screens:
         width, height = screen.size
         opened = browser.new_page(
             viewport={"width": width, "height": height}, color_scheme=screen.scheme
         )
-        opened.goto(page.resolve().as_uri())
+        opened.goto(page)
         if screen.part:
             item = opened.locator("a.example").first.get_attribute("href").partition("=")[2]
             opened.evaluate("part => { location.hash = part }", screen.part.format(item=item))
             opened.locator("#viewer .stage").wait_for()
+        if (name := opened.get_by_label("Your name")).is_visible():  # before a review
+            name.fill("Ada")
+            name.press("Enter")
+            opened.locator("body[data-shown]").wait_for()
         opened.wait_for_timeout(500)
         yield screen.name, opened.screenshot()
         opened.close()
+
+
+@contextmanager
+def reviewed(run: Path) -> Iterator[str]:
+    """Serve the review page of a run; yield its address."""
+    command = ["flipbench", "review", str(run), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        try:
+            yield server.stdout.readline().partition("open ")[2].partition(" ")[0]
+        finally:
+            server.terminate()
 
 
 def on_a_terminal(command: Sequence[str]) -> str:
@@ -122,8 +142,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("run", type=Path, help="run directory of flipbench demo")
-    parser.add_argument("verdict", type=Path, help="run directory of flipbench detect")
+    parser.add_argument("--report", type=Path, help="run directory of flipbench demo")
+    parser.add_argument("--verdict", type=Path, help="run directory of flipbench detect")
+    parser.add_argument("--review", type=Path, help="run directory with edits to review")
+    parser.add_argument("--terminal", action="store_true", help="what commands print")
     args = parser.parse_args()
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     if chromium is None:
@@ -135,10 +157,16 @@ def main() -> None:
         browser = playwright.chromium.launch(
             executable_path=chromium, args=["--no-sandbox", "--disable-gpu"], timeout=180_000
         )
-        for run, screens in ((args.run, REPORT), (args.verdict, VERDICT)):
-            for name, png in photograph(browser, run / "report" / "index.html", screens):
-                save(png, name)
-        for name, command in COMMANDS.items():
+        for run, screens in ((args.report, REPORT), (args.verdict, VERDICT)):
+            if run is not None:
+                page = (run / "report" / "index.html").resolve().as_uri()
+                for name, png in photograph(browser, page, screens):
+                    save(png, name)
+        if args.review is not None:
+            with reviewed(args.review) as address:
+                for name, png in photograph(browser, address, REVIEW):
+                    save(png, name)
+        for name, command in COMMANDS.items() if args.terminal else ():
             svg = Path(temporary) / f"{name}.svg"
             svg.write_text(drawn(command))
             opened = browser.new_page(viewport={"width": 1000, "height": 700})

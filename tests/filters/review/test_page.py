@@ -318,6 +318,10 @@ def test_the_page_works_on_a_phone(serve: Any, visit: Visit) -> None:
     for button in page.locator("main button:visible").all():
         box = button.bounding_box()
         assert box["height"] >= 44 and box["width"] >= 44, button.inner_text()
+    rows = page.locator(".views button").evaluate_all(
+        "all => all.map(b => [b.offsetTop, b.offsetHeight])"
+    )
+    assert len({tuple(row) for row in rows}) == 1, "one row, no word broken"
     frame, bar = page.locator("#left .frame"), page.locator(".decide")
     assert frame.bounding_box()["y"] + 300 < bar.bounding_box()["y"]
     assert page.locator("#question").bounding_box()["y"] < bar.bounding_box()["y"]
