@@ -1,10 +1,10 @@
-"""Write the tables of a population study into docs/validation.md, and draw its figure.
+"""Write the tables of a population study into docs/validation.md and README.md; draw its figure.
 
     flipbench run configs/validation/population.yaml
     python docs/results/validation_tables.py runs/population
 
 The study's two parquet tables and its list of lineages become docs/results/population/. Without a
-run, the page is made again from those; a test checks that nothing changes then.
+run, the pages are made again from those; a test checks that nothing changes then.
 """
 
 from __future__ import annotations
@@ -13,15 +13,34 @@ import argparse
 import shutil
 from pathlib import Path
 
-from docs.results.readme_figures import with_tables
-from flipbench.evaluate.population.page import headline, power_figure, tables_of
-from flipbench.evaluate.population.results import Results, read_results
+import pandas as pd
+
+from docs.results.demo_tables import table_rows, with_tables
+from flipbench.evaluate.population.page import counted, headline, power_figure, tables_of
+from flipbench.evaluate.population.results import (
+    CLEAN,
+    CONTAMINATED,
+    CONTROL,
+    Results,
+    flagged,
+    read_results,
+)
 from flipbench.reporting import figures, writers
+from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results" / "population"
 PAGE = ROOT / "docs" / "validation.md"
+README = ROOT / "README.md"
 FILES = ("scores.parquet", "items.parquet", "lineages.csv")
+LOOKS_AT = {
+    "perturbation_gap": "answers to original and redrawn images",
+    "confidence_gap": "how sure it is of them",
+    "option_order": "answers with the options in another order",
+    "loss": "the likelihood of the right answer",
+    "min_k": "the least likely words of a question",
+}
+"""The detectors of README's table, and what each looks at."""
 MISSING = "These results have too few lineages, or too few kinds, for this table."
 KEYS = (
     "overview",
@@ -39,14 +58,38 @@ KEYS = (
 )
 
 
-def tables(results: Results) -> dict[str, str]:
-    """Return the page's tables by name."""
+def summary(results: Results) -> Table:
+    """Return README's table: a few detectors by their default rules."""
+    of = {rule.detector: rule for rule in results.default_rules}
+    rows = []
+    for detector, what in LOOKS_AT.items():
+        rule = of[detector]
+        clean = pd.concat([results.of(rule, arm) for arm in (CLEAN, CONTROL)])
+        rates = (
+            flagged(results.of(rule, CONTAMINATED, "letters")),
+            flagged(results.of(rule, CONTAMINATED)),
+            flagged(clean, exact=True),
+        )
+        rows.append(Row(rule.title, (Cell(what), *map(rate_cell, rates))))
+    columns = (
+        Column("looks at", numeric=False),
+        Column("caught, trained on the answers, %"),
+        Column("caught, all kinds of training, %"),
+        Column("clean models flagged, %"),
+    )
+    return Table("summary", "", "detector", columns, (("", tuple(rows)),))
+
+
+def tables(results: Results) -> dict[Path, dict[str, str]]:
+    """Return the tables of each page by name."""
     made = {table.key: writers.markdown(table).rstrip() for table in tables_of(results)}
-    return {"headline": headline(results), **{key: made.get(key, MISSING) for key in KEYS}}
+    page = {"headline": headline(results), **{key: made.get(key, MISSING) for key in KEYS}}
+    short = f"{counted(results)}\n\n{table_rows(summary(results))}"
+    return {PAGE: page, README: {"summary": short}}
 
 
 def main() -> None:
-    """Copy the results of a run, if one is given, and write the page."""
+    """Copy the results of a run, if one is given, and write the pages."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, nargs="?", help="the run directory of a study")
     args = parser.parse_args()
@@ -57,8 +100,9 @@ def main() -> None:
     results = read_results(RESULTS)
     figures.save(power_figure(results), ROOT / "docs" / "validation")
     (ROOT / "docs" / "validation.svg").unlink()
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(with_tables(text, tables(results), "population"), encoding="utf-8")
+    for page, made in tables(results).items():
+        text = page.read_text(encoding="utf-8")
+        page.write_text(with_tables(text, made, "population"), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from flipbench.reporting.tables import Table
 from .agreement import agreement
 from .items import audits, power_by_items
 from .kinds import by_kind, conditions, controls, doses, models, overview
-from .results import CONTAMINATED, CONTROL, Results, flagged, read_results
+from .results import CLEAN, CONTAMINATED, CONTROL, Results, flagged, read_results
 from .rules import calibrate, decision_tree
 
 BY_ITEMS = ("letters", "letters, dose 1", "letters, dose 12", "paraphrased")
@@ -43,23 +43,26 @@ def tables_of(results: Results) -> list[Table]:
     return [table for table in made if table is not None]
 
 
-def headline(results: Results) -> str:
-    """Return how many models and lineages there are, and what the calibration found."""
+def counted(results: Results) -> str:
+    """Return how many models and lineages there are."""
     arms = results.scores.drop_duplicates(["lineage", "kind", "arm", "dose"])["arm"]
     counts = arms.value_counts()
-    n_lineages = results.scores["lineage"].nunique()
-    n_clean, n_controls = int(counts.get("clean", 0)), int(counts.get(CONTROL, 0))
+    n = {arm: int(counts.get(arm, 0)) for arm in (CLEAN, CONTAMINATED, CONTROL)}
+    return (
+        f"{results.scores['lineage'].nunique()} clean lineages: {n[CLEAN]} models as released,"
+        f" {n[CONTAMINATED]} contaminated in {len(results.kinds)} kinds, {n[CONTROL]} controls."
+    )
+
+
+def headline(results: Results) -> str:
+    """Return how many models and lineages there are, and what the calibration found."""
     found = calibrate(results)
     calibrated = (
         found.sentence()
         if found
         else "Rules are not fixed on one half of the lineages and counted on the other: too few."
     )
-    return (
-        f"{n_lineages} clean lineages: {n_clean} models as released,"
-        f" {int(counts.get(CONTAMINATED, 0))} contaminated in {len(results.kinds)} kinds,"
-        f" {n_controls} controls. {calibrated}"
-    )
+    return f"{counted(results)} {calibrated}"
 
 
 def report(folder: Path, out: Path | None = None) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import flipbench as fb
-from docs.results.readme_figures import RESULTS
+from docs.results.demo_tables import RESULTS
 from flipbench.commands import Again
 from flipbench.commands.stages import show_report
 from flipbench.core.stage import StageReport

@@ -1,9 +1,10 @@
-"""Write the demo's figures into README.md and docs/demo.md, and name sentences that disagree.
+"""Write the demo's figures into docs/demo.md, and name sentences on any page that disagree.
 
-Which figures the sentences give is in docs/claims.yaml.
+Which figures the sentences give is in docs/claims.yaml. README's table is the population's, made by
+docs/results/validation_tables.py.
 
     flipbench demo
-    python docs/results/readme_figures.py runs/demo
+    python docs/results/demo_tables.py runs/demo
 
 A run's ``report/results.json`` becomes docs/results/demo.json, and its picture of the detectors
 docs/detectors.png. Without a run, the pages are printed again from docs/results/demo.json; tests
@@ -22,56 +23,25 @@ from flipbench.evaluate.published.claims import check_claims, claims_table, read
 from flipbench.evaluate.report.results import Results, read_results
 from flipbench.evaluate.report.tables import families, gap_table
 from flipbench.reporting import writers
-from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
+from flipbench.reporting.tables import Table
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results" / "demo.json"
-README = ROOT / "README.md"
 DEMO = ROOT / "docs" / "demo.md"
 CLAIMS = ROOT / "docs" / "claims.yaml"
 
 
-SUMMARY = (
-    ("perturbation_gap", "mcnemar", "Perturbation gap, exact test", "original and redrawn images"),
-    ("perturbation_gap", "sign", "Perturbation gap, sign rule", "original and redrawn images"),
-    ("circular_eval", "relative", "CircularEval", "the options in every order"),
-    ("guided_prompting", "paired", "Guided prompting", "a recital of the rest of a question"),
-    ("min_k", "min_k_plus_plus", "Min-K %++", "the likelihood of each word"),
-)
-"""Detector, rule, how the README calls it, and what it looks at."""
-
-
-def tables(results: Results) -> dict[Path, dict[str, str]]:
-    """Return the tables of each page by name.
-
-    README.md has a few detectors; docs/demo.md has all, and the gaps of the first family.
-    """
+def tables(results: Results) -> dict[str, str]:
+    """Return the page's tables by name: all detectors, and the gaps of the first family."""
     (models, *_) = families(results.models).values()
     return {
-        README: {"summary": _rows(_summary(results))},
-        DEMO: {
-            "detectors": "\n\n".join(map(_rows, results.tables)),
-            "gap": _rows(gap_table(models, results.gaps)),
-        },
+        "detectors": "\n\n".join(map(table_rows, results.tables)),
+        "gap": table_rows(gap_table(models, results.gaps)),
     }
 
 
-def _summary(results: Results) -> Table:
-    found = {(one.detector, one.rule): one for one in results.detectors}
-    rows = []
-    for detector, rule, name, asks in SUMMARY:
-        one = found[detector, rule]
-        rates = (rate_cell(one.detected), rate_cell(one.false_alarms))
-        rows.append(Row(name, (Cell(asks), *rates)))
-    headers = (
-        Column("looks at", numeric=False),
-        Column("contaminated models caught, %"),
-        Column("clean models flagged, %"),
-    )
-    return Table("summary", "", "detector", headers, (("", tuple(rows)),))
-
-
-def _rows(table: Table) -> str:
+def table_rows(table: Table) -> str:
+    """Return a table as Markdown, without its caption."""
     return writers.markdown(table).split("\n\n")[0]
 
 
@@ -103,9 +73,8 @@ def main() -> int:
         shutil.copyfile(report / "results.json", RESULTS)
         shutil.copyfile(report / "detectors.png", ROOT / "docs" / "detectors.png")
     results = read_results(RESULTS)
-    for page, rows_by_name in tables(results).items():
-        text = page.read_text(encoding="utf-8")
-        page.write_text(with_tables(text, rows_by_name), encoding="utf-8")
+    text = DEMO.read_text(encoding="utf-8")
+    DEMO.write_text(with_tables(text, tables(results)), encoding="utf-8")
     wrong = [one for one in check_claims(read_claims(CLAIMS), CLAIMS.parent) if not one.as_known]
     if wrong:
         print("Change these sentences by hand:", writers.markdown(claims_table(wrong)), sep="\n")
