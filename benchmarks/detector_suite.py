@@ -39,7 +39,7 @@ from flipbench.core.records import Probe, Response
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.models.engine import batching_key
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.models.vlm.token_trees import head_and_kept, token_trees
+from flipbench.models.vlm.sharing.token_trees import head_and_kept, token_trees
 from flipbench.pipelines.detection import read_paired
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS, PromptSettings

@@ -26,7 +26,6 @@ from flipbench.models.vlm.conversation import RAW, Conversation, append_replies
 from flipbench.models.vlm.decoding import Decoding, Limits
 from flipbench.models.vlm.families import EVERYTHING, family_of, is_encoder_decoder
 from flipbench.models.vlm.loading import architecture, load_model, usable_device
-from flipbench.models.vlm.prefix import Reader, can_share
 from flipbench.models.vlm.processors import load_processor
 from flipbench.models.vlm.scoring import (
     TokenStatistics,
@@ -37,7 +36,8 @@ from flipbench.models.vlm.scoring import (
     token_statistics,
     windows,
 )
-from flipbench.models.vlm.token_trees import batched, by_length, forward_cost
+from flipbench.models.vlm.sharing.prefix import Reader, can_share
+from flipbench.models.vlm.sharing.token_trees import batched, by_length, forward_cost
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS, split_labels
 
@@ -66,7 +66,7 @@ class HuggingFaceVLM:
     quantization, image_padding : str, optional
         See `four_bits` in `flipbench.models.vlm.loading`, and `padding_of` in ``checkpoints``.
     share_images : bool
-        Read common images and beginnings once, if the family can (`flipbench.models.vlm.prefix`).
+        Read common images and beginnings once, if the family can (`flipbench.models.vlm.sharing`).
     cache_mib : int, optional
         Memory for their keys and values; default: 2048, or a quarter of a GPU's free memory.
 

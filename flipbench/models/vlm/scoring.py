@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flipbench.core.errors import DataError
 from flipbench.models.chat.log_probs import N_WITH_STATISTICS
-from flipbench.models.vlm.prefix import Passage, Reading
+from flipbench.models.vlm.sharing.prefix import Passage, Reading
 
 _MAX_LOGITS = 2**26
 _STATE = "<f4"  # little-endian float32

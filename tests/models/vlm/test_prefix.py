@@ -19,9 +19,9 @@ from flipbench.config.local_models import ModelConfig
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Probe, Response
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.models.vlm.prefix import SHARING
 from flipbench.models.vlm.scoring import unpack_state
-from flipbench.models.vlm.token_trees import by_length, head_and_kept, token_trees
+from flipbench.models.vlm.sharing.prefix import SHARING
+from flipbench.models.vlm.sharing.token_trees import by_length, head_and_kept, token_trees
 from flipbench.prompting.prompts import choice_prompt
 from tests.fixtures.tiny_families import FAMILIES, save
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import DynamicCache
 
 from flipbench.core.records import ImageRef
-from flipbench.models.vlm.token_trees import (
+from flipbench.models.vlm.sharing.cache import Layers, stacked
+from flipbench.models.vlm.sharing.token_trees import (
     TokenTree,
     batched,
     by_length,
@@ -42,8 +42,6 @@ _PER_PASS = 2_048
 """Tokens in a forward pass on a CPU; eight times as many elsewhere."""
 
 Images = tuple[ImageRef, ...]
-Layers = list[tuple[torch.Tensor, torch.Tensor]]
-"""Keys and values in each layer, shape (heads, T, head size)."""
 
 
 def can_share(model: Any) -> bool:
@@ -296,9 +294,10 @@ class Reader:
     ) -> None:
         """Read some trees, each after its pictures, in one forward pass."""
         n_before = max(len(seen.ids) for seen, _ in trees)
-        cache = stacked([seen.layers for seen, _ in trees], n_before)
+        width = max(len(tree.tokens) for _, tree in trees)
+        cache = stacked([seen.layers for seen, _ in trees], n_before, width)
         states_btd = None
-        if width := max(len(tree.tokens) for _, tree in trees):
+        if width:
             keeps = any(passages[row].n_new for _, tree in trees for row in tree.paths)
             inputs = self._inputs(trees, n_before, width)
             out = self._model.base_model(
@@ -379,22 +378,3 @@ class Reader:
         if cache := stacked([b.layers for b in beginnings], width):
             inputs["past_key_values"] = cache
         return inputs
-
-
-def stacked(rows: Sequence[Layers], width: int) -> Any:
-    """Return the keys and values of some rows as a cache, padded left; None if it were empty."""
-    if not width:
-        return None
-    cache, n_layers = DynamicCache(), max(map(len, rows))
-    like = next(layers for layers in rows if layers)
-    for layer in range(n_layers):
-        both = []
-        for part in (0, 1):
-            shape = like[layer][part].shape
-            values = like[layer][part].new_zeros((len(rows), shape[0], width, shape[2]))
-            for row, layers in zip(values, rows, strict=True):
-                if layers:
-                    row[:, width - layers[layer][part].shape[1] :] = layers[layer][part]
-            both.append(values)
-        cache.update(*both, layer)
-    return cache
