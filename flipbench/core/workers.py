@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import itertools
 import logging
+import multiprocessing
 import os
 import platform
 import re
@@ -21,6 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -303,6 +305,12 @@ def exit_with_parent() -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def process_pool(n_workers: int) -> ProcessPoolExecutor:
+    """Return a pool of processes that exit with this one, even after ``kill -9``."""
+    context = multiprocessing.get_context("spawn")  # a fork would copy torch's locks
+    return ProcessPoolExecutor(n_workers, context, initializer=exit_with_parent)
 
 
 def default_workers() -> int:

@@ -33,6 +33,16 @@ run: run
 benchmark: {format: shapes, n_items: 8}
 generate: {editor: {kind: shapes}, batch_size: 1}
 """
+POOL = """
+import sys, time
+from flipbench.core.workers import process_pool
+if __name__ == "__main__":
+    with process_pool(2) as pool:
+        done = [pool.submit(time.sleep, 60) for _ in range(2)]
+        while len(pool._processes) < 2: time.sleep(0.1)
+        time.sleep(2)  # until they have begun
+        print(*pool._processes, flush=True)
+"""
 PARENT = """
 import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE, text=True)
@@ -48,6 +58,15 @@ def is_running(pid: int) -> bool:
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+def ends(pid: int) -> bool:
+    """Return whether a process ends within ten seconds."""
+    for _ in range(50):
+        if not is_running(pid):
+            return True
+        time.sleep(0.2)
+    return False
 
 
 def test_worker_shares_are_disjoint_and_complete() -> None:
@@ -73,11 +92,21 @@ def test_a_worker_ends_when_its_parent_is_killed() -> None:
     assert is_running(child)
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
-    for _ in range(50):
-        if not is_running(child):
-            break
-        time.sleep(0.2)
-    assert not is_running(child)
+    assert ends(child)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="reads the process table of Linux")
+def test_a_pool_s_processes_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "pool.py"
+    script.write_text(POOL)
+    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout
+    children = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(children) == 2 and all(map(is_running, children))
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    assert all(map(ends, children))
 
 
 @pytest.mark.slow

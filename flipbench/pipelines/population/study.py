@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
-import multiprocessing
 import os
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pandas as pd
 import torch
 
 from flipbench.core.files import atomic_file, write_atomically
+from flipbench.core.workers import process_pool
 from flipbench.pipelines.population.settings import StudyConfig, drawn_order, lineages_of
 from flipbench.pipelines.population.unit import Unit, run_unit
 from flipbench.reporting.writers import frame_csv
@@ -60,8 +59,7 @@ def run_study(study: StudyConfig, n_workers: int = 1) -> list[str]:
     if n_workers == 1:
         failed = _work(study, 0, 1)
     else:
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(n_workers, context) as pool:
+        with process_pool(n_workers) as pool:
             shares = [pool.submit(_work, study, i, n_workers) for i in range(n_workers)]
             failed = [message for share in shares for message in share.result()]
     collect(study.run)

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from itertools import cycle, islice, product
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from scipy.stats import binomtest
 
 from flipbench.core.files import make_folder, write_atomically
 from flipbench.core.rates import Rate
-from flipbench.core.workers import Share
+from flipbench.core.workers import Share, process_pool
 from flipbench.reporting.formats import p_value
 from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 from flipbench.reporting.writers import markdown, records_csv
@@ -78,8 +77,7 @@ def train_population(
     own = [lineage for number, lineage in enumerate(lineages) if share.has_number(number)]
     left = [lineage for lineage in own if not is_trained(folder, lineage)]
     print(budget(own, left, n_workers), flush=True)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(n_workers, mp_context=context) as pool:
+    with process_pool(n_workers) as pool:
         for finished in as_completed([pool.submit(train_lineage, folder, one) for one in left]):
             finished.result()
             write_list(folder, lineages)
