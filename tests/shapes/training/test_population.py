@@ -73,9 +73,7 @@ def test_only_unfinished_lineages_are_trained_and_the_budget_is_printed_first(
         write(folder, lineage)
 
     monkeypatch.setattr(population, "train_lineage", train)
-    monkeypatch.setattr(
-        population, "ProcessPoolExecutor", lambda n, mp_context: ThreadPoolExecutor(1)
-    )
+    monkeypatch.setattr(population, "process_pool", lambda n_workers: ThreadPoolExecutor(1))
     monkeypatch.setattr("sys.argv", ["population", str(tmp_path), "--n", "4"])
     main()
     assert trained == [lineages[0], lineages[2], lineages[3]]
