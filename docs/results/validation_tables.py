@@ -80,12 +80,15 @@ def summary(results: Results) -> Table:
     return Table("summary", "", "detector", columns, (("", tuple(rows)),))
 
 
-def tables(results: Results) -> dict[Path, dict[str, str]]:
-    """Return the tables of each page by name."""
+def page_tables(results: Results) -> dict[str, str]:
+    """Return the tables of docs/validation.md by name."""
     made = {table.key: writers.markdown(table).rstrip() for table in tables_of(results)}
-    page = {"headline": headline(results), **{key: made.get(key, MISSING) for key in KEYS}}
-    short = f"{counted(results)}\n\n{table_rows(summary(results))}"
-    return {PAGE: page, README: {"summary": short}}
+    return {"headline": headline(results), **{key: made.get(key, MISSING) for key in KEYS}}
+
+
+def readme_tables(results: Results) -> dict[str, str]:
+    """Return the table of README.md by name, below how many models there are."""
+    return {"summary": f"{counted(results)}\n\n{table_rows(summary(results))}"}
 
 
 def main() -> None:
@@ -100,7 +103,7 @@ def main() -> None:
     results = read_results(RESULTS)
     figures.save(power_figure(results), ROOT / "docs" / "validation")
     (ROOT / "docs" / "validation.svg").unlink()
-    for page, made in tables(results).items():
+    for page, made in ((PAGE, page_tables(results)), (README, readme_tables(results))):
         text = page.read_text(encoding="utf-8")
         page.write_text(with_tables(text, made, "population"), encoding="utf-8")
 
