@@ -16,7 +16,7 @@ from flipbench.prompting.prompts import LETTERS
 
 from .finding import AuditFinding, FlaggedItem, flag, multiple_choice, n_items, not_run
 from .letter_balance import has_fixed_options
-from .text_only import letters_asked
+from .text_only import letter_settings
 
 TITLE = "Items with many options"
 
@@ -118,7 +118,7 @@ def _wrong_picks(
     picks: dict[str, Counter[int]] = {item.id: Counter() for item in items}
     reports = []
     for model in models:
-        probes = [letters_asked(model.can).probe(item, "preliminary") for item in items]
+        probes = [letter_settings(model.can).probe(item, "preliminary") for item in items]
         reports.append(
             ask(probes, model, run, run.images, StageOptions(batch_size=64, progress=progress))
         )

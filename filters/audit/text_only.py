@@ -23,7 +23,7 @@ INSTRUCTION = (
 _BATCH_SIZE = 64
 
 
-def letters_asked(can: Collection[Capability]) -> PromptSettings:
+def letter_settings(can: Collection[Capability]) -> PromptSettings:
     """Return settings that compare the letters if a model supports it, else generate."""
     return PromptSettings(ask="choose" if "choose" in can else "generate")
 
@@ -42,7 +42,7 @@ class BlindVLM:
     @property
     def prompt_settings(self) -> PromptSettings:
         """Compares options if the model supports it, else generates."""
-        return letters_asked(self.vlm.can)
+        return letter_settings(self.vlm.can)
 
     def ask(
         self, probes: Sequence[Probe], run: Run, number: int, progress: bool

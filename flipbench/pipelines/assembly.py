@@ -308,8 +308,17 @@ class Assembly:
         return Servers(self.run)
 
     def model(self, name: str) -> ModelUnderTest:
-        """Return a configured model; its files are hashed but not loaded."""
-        return model_under_test(name, self.config.models[name], self.servers)
+        """Return a configured model; its files are hashed but not loaded.
+
+        Raises
+        ------
+        ConfigError
+            If there is none of that name.
+        """
+        known = self.config.models
+        if name not in known:
+            raise ConfigError(f"no model {name!r} under 'models'{nearest(name, list(known))}")
+        return model_under_test(name, known[name], self.servers)
 
     def grid(self, trained: Sequence[TrainedPlan] = ()) -> list[ModelUnderTest]:
         """Return the models under test: each configured model, followed by its checkpoints."""

@@ -27,7 +27,7 @@ MISTAKES = [
     ("agreement c.yaml nobody", "'nobody' has rated none of these images; raters"),
     ("review folder", "run 'flipbench generate' first"),
     ("review runs/x --export folder", "folder: cannot be written (Is a directory); choose"),
-    ("audit c.yaml audit.text_models=[m]", "audit: no model 'm'"),
+    ("audit c.yaml audit.text_models=[m]", "no model 'm' under 'models'"),
     ("evaluate c.yaml", "nobody to ask: name a model, e.g. models.mine.path=FOLDER"),
     ("power --gap 5 --changed 20", "--gap 5: a fall is negative, e.g. -5"),
     ("power --gap -5 --changed 2", "a gap of -5 points needs 5 to 100 % of the items"),

@@ -25,7 +25,6 @@ from flipbench.models.protocols import VLM
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.audit.cohort import check_cohort, cohorts_of
 from flipbench.pipelines.audit.corpus import audit_corpus, check_corpora
-from flipbench.pipelines.audit.plan import configured_model
 from flipbench.reporting.sections import Section
 
 
@@ -43,7 +42,7 @@ def audit_benchmark(assembly: Assembly) -> Audited:
     spec = config.audit
 
     def load(names: Sequence[str]) -> list[VLM]:
-        return [configured_model(assembly, name).load() for name in names]
+        return [assembly.model(name).load() for name in names]
 
     reader = ChatAPI(spec.reader) if spec.reader else None
     _ = reader and reader.client  # raises if the key is missing, before any work

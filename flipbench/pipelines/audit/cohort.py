@@ -156,9 +156,6 @@ def cohort_model(assembly: Assembly, name: str) -> ModelUnderTest:
     ConfigError
         If there is none of that name, or it gives no likelihoods.
     """
-    known = assembly.config.models
-    if name not in known:
-        raise ConfigError(f"audit.cohort: no model {name!r}{nearest(name, list(known))}")
     model = assembly.model(name)
     if "token_logprobs" not in model.can:
         raise ConfigError(

@@ -7,33 +7,19 @@ from collections.abc import Callable, Sequence
 
 from flipbench.config.corpus import CorpusConfig
 from flipbench.contaminate.training.estimate import time_text
-from flipbench.core.errors import ConfigError, PrerequisiteError, nearest
+from flipbench.core.errors import PrerequisiteError
 from flipbench.core.records import Probe
 from flipbench.evaluate.pipeline import ModelUnderTest
 from flipbench.filters.audit.corpus_overlap.encoders import load_encoder
 from flipbench.filters.audit.finding import multiple_choice
 from flipbench.filters.audit.option_pruning import with_many_options
-from flipbench.filters.audit.text_only import letters_asked, text_only_probe
+from flipbench.filters.audit.text_only import letter_settings, text_only_probe
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.audit.cohort import cohort_model, cohort_probes
 from flipbench.pipelines.audit.corpus import check_corpora, corpus_size
 from flipbench.pipelines.memory.hours import answering_time
 
 _N_TIMED = 8  # pictures of the benchmark by which an encoder is timed
-
-
-def configured_model(assembly: Assembly, name: str) -> ModelUnderTest:
-    """Return the model that an audit names.
-
-    Raises
-    ------
-    ConfigError
-        If there is none of that name.
-    """
-    known = assembly.config.models
-    if name not in known:
-        raise ConfigError(f"audit: no model {name!r}{nearest(name, list(known))}")
-    return assembly.model(name)
 
 
 def plan_audit(assembly: Assembly) -> list[str]:
@@ -56,18 +42,18 @@ def plan_audit(assembly: Assembly) -> list[str]:
             asked.extend(new)
 
     def blind(model: ModelUnderTest) -> list[Probe]:
-        settings, runs = letters_asked(model.can), range(spec.n_runs)
+        settings, runs = letter_settings(model.can), range(spec.n_runs)
         return [text_only_probe(item, settings, number)[0] for number in runs for item in closed]
 
     def preliminary(model: ModelUnderTest) -> list[Probe]:
-        return [letters_asked(model.can).probe(item, "preliminary") for item in many]
+        return [letter_settings(model.can).probe(item, "preliminary") for item in many]
 
     def of_cohort(model: ModelUnderTest) -> list[Probe]:
         scored, chosen = cohort_probes(items, assembly.config.evaluate.prompt)
         return [*scored, *filter(None, chosen)]
 
     def models(names: Sequence[str]) -> list[ModelUnderTest]:
-        return [configured_model(assembly, name) for name in names]
+        return [assembly.model(name) for name in names]
 
     if "text_solvable" in spec.checks:
         questions("asked without images", models([*spec.text_models, *spec.held_out]), blind)
