@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 
 from docs.results.demo_tables import table_rows, with_tables
-from flipbench.evaluate.population.page import counted, headline, power_figure, tables_of
+from flipbench.evaluate.population.page import counted, figures_of, headline, tables_of
 from flipbench.evaluate.population.results import (
     CLEAN,
     CONTAMINATED,
@@ -101,8 +101,9 @@ def main() -> None:
         for name in FILES:
             shutil.copyfile(args.run / name, RESULTS / name)
     results = read_results(RESULTS)
-    figures.save(power_figure(results), ROOT / "docs" / "validation")
-    (ROOT / "docs" / "validation.svg").unlink()
+    for name, figure in figures_of(results).items():
+        figures.save(figure, ROOT / "docs" / f"validation-{name}")
+        (ROOT / "docs" / f"validation-{name}.svg").unlink()
     for page, made in ((PAGE, page_tables(results)), (README, readme_tables(results))):
         text = page.read_text(encoding="utf-8")
         page.write_text(with_tables(text, made, "population"), encoding="utf-8")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import pandas as pd
 
 from flipbench.reporting import formats
@@ -104,35 +103,65 @@ def controls(results: Results) -> Table | None:
 
 def by_kind(results: Results) -> list[Table]:
     """Return three tables of detectors by kinds: power, alarms of the controls, AUROC."""
-    return [
-        _by_kind(
-            results,
-            "power",
-            "Contaminated models that the default rule flags, k/n [95 % interval in percent].",
-            lambda rule, kind: short_rate(flagged(results.of(rule, CONTAMINATED, kind))),
+
+    def caught(rule: Rule, kind: str) -> Cell:
+        return short_rate(flagged(results.of(rule, CONTAMINATED, kind)))
+
+    def alarms(rule: Rule, kind: str) -> Cell:
+        return short_rate(flagged(results.of(rule, CONTROL, kind), exact=True))
+
+    def auroc(rule: Rule, kind: str) -> Cell:
+        return _auroc(separated(results, rule, kind))
+
+    about = {
+        "power": (
+            caught,
+            "Contaminated models that the default rule flags, k/n [95 % interval, percent].",
         ),
-        _by_kind(
-            results,
-            "alarms",
+        "alarms": (
+            alarms,
             "Controls that the default rule flags: the same training on other items, k/n.",
-            lambda rule, kind: short_rate(flagged(results.of(rule, CONTROL, kind), exact=True)),
         ),
-        _by_kind(
-            results,
-            "auroc",
+        "auroc": (
+            auroc,
             "AUROC of the default rule's statistic: contaminated models of the kind against its"
             " controls and the released models.",
-            lambda rule, kind: _auroc(separated(results, rule, kind)),
         ),
+    }
+    return [
+        _kinds_by_rules(key, caption, results.kinds, results.default_rules, cell)
+        for key, (cell, caption) in about.items()
     ]
 
 
-def _by_kind(results: Results, key: str, caption: str, cell: Callable[[Rule, str], Cell]) -> Table:
-    rows = tuple(
-        Row(kind, tuple(cell(rule, kind) for rule in results.default_rules))
-        for kind in results.kinds
+def doses(results: Results, kinds: Sequence[str], n_rules: int = 5) -> Table | None:
+    """Return the power of the rules that catch most, for kinds that differ in dose or share."""
+    present = [kind for kind in kinds if kind in results.kinds]
+    if len(present) < 2:
+        return None
+    power = {
+        rule: flagged(results.of(rule, CONTAMINATED)).value or 0 for rule in results.default_rules
+    }
+    best = sorted(power, key=lambda rule: -power[rule])[:n_rules]
+    return _kinds_by_rules(
+        "doses",
+        f"The {len(best)} detectors that catch most: contaminated models flagged, k/n [95 %"
+        " interval, percent].",
+        present,
+        best,
+        lambda rule, kind: short_rate(flagged(results.of(rule, CONTAMINATED, kind))),
     )
-    columns = tuple(Column(rule.title) for rule in results.default_rules)
+
+
+def _kinds_by_rules(
+    key: str,
+    caption: str,
+    kinds: Sequence[str],
+    rules: Sequence[Rule],
+    cell: Callable[[Rule, str], Cell],
+) -> Table:
+    rows = tuple(Row(kind, tuple(cell(rule, kind) for rule in rules)) for kind in kinds)
+    columns = tuple(Column(rule.title) for rule in rules)
     return Table(key, caption, "Kind of contamination", columns, (("", rows),))
 
 
@@ -193,30 +222,3 @@ def models(results: Results) -> Table:
     columns += [Column("Original, %"), Column("Perturbed, %")]
     caption = "Clean models as released, on the pairs of their own draw."
     return Table("lineages", caption, "Lineage", tuple(columns), (("", tuple(rows)),))
-
-
-def doses(results: Results, kinds: Sequence[str]) -> Table | None:
-    """Return each default rule's mean statistic by kind, for kinds that differ in dose or share."""
-    present = [kind for kind in kinds if kind in results.kinds]
-    if len(present) < 2:
-        return None
-    rows = []
-    for rule in results.default_rules:
-        cells = []
-        for kind in present:
-            values = suspicion(results.of(rule, CONTAMINATED, kind))
-            others = suspicion(results.of(rule, CONTROL, kind))
-            if not len(values) or not len(others):
-                cells.append(NOTHING)
-                continue
-            difference = float(np.nanmean(values) - np.nanmean(others))
-            cells.append(Cell(formats.signed(difference, 3)))
-        rows.append(Row(rule.title, tuple(cells)))
-    return Table(
-        "doses",
-        "Mean statistic of the contaminated models minus that of their controls; positive is"
-        " suspicious, units are the detector's.",
-        "Detector",
-        tuple(Column(kind) for kind in present),
-        (("", tuple(rows)),),
-    )

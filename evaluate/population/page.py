@@ -11,8 +11,9 @@ from flipbench.reporting import figures, writers
 from flipbench.reporting.tables import Table
 
 from .agreement import agreement
-from .items import audits, power_by_items
+from .audits import audits
 from .kinds import by_kind, conditions, controls, doses, models, overview
+from .power import curves_figure, power_curves, power_table
 from .results import CLEAN, CONTAMINATED, CONTROL, Results, flagged, read_results
 from .rules import calibrate, decision_tree
 
@@ -34,7 +35,7 @@ def tables_of(results: Results) -> list[Table]:
         *by_kind(results),
         conditions(results),
         doses(results, BY_DOSE),
-        power_by_items(results, BY_ITEMS),
+        power_table(power_curves(results, BY_ITEMS)),
         audits(results),
         agreement(results),
         decision_tree(results),
@@ -85,9 +86,16 @@ def markdown(results: Results) -> str:
 
 
 def write_page(results: Results, folder: Path) -> Path:
-    """Write the tables, each also as CSV, and the figure; return the Markdown file."""
-    figures.save(power_figure(results), folder / "power.png")
+    """Write the tables, each also as CSV, and the figures; return the Markdown file."""
+    for name, figure in figures_of(results).items():
+        figures.save(figure, folder / f"{name}.png")
     return writers.write_tables(tables_of(results), folder, "validation.md", headline(results))
+
+
+def figures_of(results: Results) -> dict[str, Figure]:
+    """Return the figures by name."""
+    curves = curves_figure(power_curves(results, BY_ITEMS))
+    return {"power": power_figure(results), "power-by-items": curves}
 
 
 def power_figure(results: Results) -> Figure:

@@ -8,17 +8,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.stats import binomtest
 from typer.testing import CliRunner
 
 from flipbench.cli import app
 from flipbench.core.errors import ConfigError, DataError
-from flipbench.evaluate.population import agreement, items, kinds, page, rules
-from flipbench.evaluate.population.results import Results, Rule, flagged, read_results
+from flipbench.evaluate.population import agreement, audits, kinds, page, power, rules
+from flipbench.evaluate.population.results import Results, Rule, flagged, models_of, read_results
 from flipbench.reporting.tables import Table
 
 GAP, CONFIDENCE = Rule("perturbation_gap", "mcnemar"), Rule("confidence_gap", "label_swap")
 ORDER, RELATIVE = Rule("option_order", "mcnemar"), Rule("perturbation_gap", "relative")
-N_LINEAGES, N_ITEMS = 8, 60
+N_LINEAGES, N_ITEMS = 8, 75
 ARMS = [("", "clean"), ("letters", "control"), ("letters", "contaminated")]
 ARMS += [("texts", "control"), ("texts", "contaminated")]
 
@@ -155,16 +156,36 @@ def test_the_decision_tree_uses_only_what_is_there(results: Results) -> None:
 
 
 def test_power_rises_with_pairs_and_controls_stay_quiet(results: Results) -> None:
-    table = items.power_by_items(results, ["letters"])
-    rows = cells(table)
-    few, many = map(float, rows["contaminated (n = 8), McNemar"])
+    curves = power.power_curves(results, ["letters"])
+    rows = cells(power.power_table(curves))
+    few, _, many = (float(cell.split()[0]) for cell in rows["contaminated (n = 8), McNemar"])
     assert few < many and many == 100
-    assert rows["control (n = 8), McNemar"] == ["0.0", "0.0"]
-    assert float(rows["control (n = 8), confidence gap"][0]) < 20
+    assert rows["contaminated (n = 8), McNemar"][-1] == "100.0 [68, 100]"  # eight models, not pairs
+    assert rows["control (n = 8), McNemar"] == ["0.0 [0, 32]"] * 3
+    assert float(rows["control (n = 8), confidence gap"][0].split()[0]) < 20
+    drawn = power.curves_figure(curves).axes[0]
+    assert len(drawn.lines) == 2 * len(power.TESTS) and "n = 8" in drawn.get_title("left")
+
+
+def test_all_pairs_of_a_model_are_tested_as_scipy_tests_them(results: Results) -> None:
+    (curves, _) = power.power_curves(results, ["letters"])
+    largest = max(curves.shares)
+    flags = []
+    for (_, kind, arm), rows in models_of(results.items):
+        if (kind, arm) == ("letters", "contaminated"):
+            assert len(rows) == largest
+            before, after = rows["original_right"], rows["perturbed_right"]
+            change = rows["perturbed_log_prob"] - rows["original_log_prob"]
+            won, lost = int((before & ~after).sum()), int((~before & after).sum())
+            fell, moved = int((change < 0).sum()), int((change != 0).sum())
+            counts = ((won, won + lost), (fell, moved))
+            tests = [binomtest(k, n, alternative="greater").pvalue for k, n in counts]
+            flags.append(np.array(tests) <= power.ALPHA)
+    assert curves.shares[largest][:2].tolist() == np.mean(flags, axis=0).tolist()
 
 
 def test_audits_accuse_clean_models_whose_sets_differ(results: Results) -> None:
-    rows = cells(items.audits(results))
+    rows = cells(audits.audits(results))
     assert rows["no members, sets of other kinds of question"] == ["100.0", "8"]
     assert float(rows["no members, sets alike"][0]) < 15
     assert "texts: all items" in rows and "texts: 10 members, 10 others" in rows

@@ -1,0 +1,220 @@
+"""Power of the paired tests against the number of pairs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from scipy import stats
+
+from flipbench.core.randomness import generator
+from flipbench.core.rates import wilson_interval
+from flipbench.core.records import Interval
+from flipbench.reporting import figures, formats
+from flipbench.reporting.tables import Cell, Column, Row, Table
+
+from ..statistics.counts import poisson_binomial_tail
+from .results import AS_MADE, CONTAMINATED, CONTROL, Results, models_of
+
+SIZES = (25, 50, 75, 100, 120, 200, 400)
+TESTS = ("McNemar", "loss", "old answers", "confidence gap")
+TICKS = (25, 50, 100, 200, 400)
+ALPHA = 0.05
+N_SUBSETS = 50
+_CLIP = float(np.log(1000))
+_CRITICAL = float(stats.norm.ppf(ALPHA))
+
+
+@dataclass(frozen=True)
+class Curves:
+    """How often each test flags the models of one arm, by the number of pairs.
+
+    Attributes
+    ----------
+    name : str
+        The kind of contamination, with the condition of the pairs.
+    shares : dict of ndarray, shape (n_tests,)
+        By number of pairs: the mean over models of the share of subsets that are flagged.
+    """
+
+    name: str
+    arm: str
+    n_models: int
+    shares: dict[int, NDArray[np.float64]]
+
+    def interval(self, size: int, test: int) -> Interval:
+        """Return Wilson's interval of a share for as many cases as there are models.
+
+        Shares lie between 0 and 1, so their mean varies no more than one case a model would.
+        """
+        return wilson_interval(self.n_models * float(self.shares[size][test]), self.n_models)
+
+
+def power_curves(results: Results, kinds: Sequence[str]) -> list[Curves]:
+    """Return curves by kind, condition and arm.
+
+    The gap is tested by McNemar's test, the loss by the sign test of "the right letter is likelier
+    on the original", old answers against chance, and the confidence gap by the normal
+    approximation of its sign flips, one-sided at .05; all pairs of a model, once, if a size is that
+    of the benchmark.
+    """
+    found = []
+    conditions = [AS_MADE, *sorted(set(results.items["condition"]) - {AS_MADE})]
+    for kind, condition in product([kind for kind in kinds if kind in results.kinds], conditions):
+        by_arm: dict[str, list[pd.DataFrame]] = {CONTAMINATED: [], CONTROL: []}
+        for (_, of_kind, arm), rows in models_of(results.items, condition):
+            if of_kind == kind and arm in by_arm:
+                by_arm[arm].append(rows)
+        for arm, models in by_arm.items():
+            if models:
+                sizes = [size for size in SIZES if size <= min(map(len, models))]
+                shares = {
+                    size: np.mean([_flags(own, size) for own in models], axis=0) for size in sizes
+                }
+                name = kind if condition == AS_MADE else f"{kind}, {condition}"
+                found.append(Curves(name, arm, len(models), shares))
+    return found
+
+
+def power_table(curves: Sequence[Curves]) -> Table | None:
+    """Return the curves as a table."""
+    sizes = sorted({size for one in curves for size in one.shares})
+    if not sizes:
+        return None
+    groups: dict[str, list[Row]] = {}
+    for one in curves:
+        for place, test in enumerate(TESTS):
+            cells = tuple(
+                _cell(one, size, place) if size in one.shares else Cell(formats.NOTHING)
+                for size in sizes
+            )
+            header = f"{one.arm} (n = {one.n_models}), {test}"
+            groups.setdefault(one.name, []).append(Row(header, cells))
+    return Table(
+        "power-by-items",
+        f"Share of {N_SUBSETS} random subsets of the pairs in which a test flags a model, mean over"
+        " models, in percent; one-sided at .05. Loss: of the letter"
+        " among the options. Brackets: 95 % intervals that count each model once.",
+        "Models and test",
+        tuple(Column(f"{size} pairs") for size in sizes),
+        tuple((name, tuple(rows)) for name, rows in groups.items()),
+    )
+
+
+def _cell(curves: Curves, size: int, test: int) -> Cell:
+    between = curves.interval(size, test)
+    bounds = f"[{100 * between.low:.0f}, {100 * between.high:.0f}]"
+    return Cell(formats.percent(float(curves.shares[size][test])), bounds)
+
+
+def curves_figure(curves: Sequence[Curves]) -> Figure:
+    """Draw the curves, one panel for each kind; controls are dotted."""
+    names = list(dict.fromkeys(one.name for one in curves))
+    n_columns = min(4, max(len(names), 1))
+    n_rows = max(1, -(-len(names) // n_columns))
+    with figures.settings():
+        canvas = Figure(figsize=(2.4 * n_columns, 2.2 * n_rows + 0.4))
+        panels = canvas.subplots(n_rows, n_columns, sharey=True, squeeze=False).ravel()
+        for panel, name in zip(panels, names, strict=False):
+            own = [one for one in curves if one.name == name]
+            for one in own:
+                _draw(panel, one)
+            counts = ", ".join(sorted({str(one.n_models) for one in own}))
+            panel.set_title(textwrap.fill(f"{name} (n = {counts})", 26), fontsize=8)
+            panel.set_xscale("log")
+            panel.set_xticks(TICKS, [str(tick) for tick in TICKS])
+            panel.minorticks_off()
+            panel.set_ylim(-3, 103)
+            panel.grid(alpha=0.3)
+            panel.set_xlabel("pairs", fontsize=8)
+        for panel in panels[::n_columns]:
+            panel.set_ylabel("flagged, %", fontsize=8)
+        for panel in panels[len(names) :]:
+            panel.set_axis_off()
+        handles, labels = panels[0].get_legend_handles_labels()
+        canvas.legend(handles, labels, loc="outside upper center", ncols=len(TESTS), frameon=False)
+        canvas.set_layout_engine("constrained")
+    return canvas
+
+
+def _draw(panel: Axes, curves: Curves) -> None:
+    contaminated = curves.arm == CONTAMINATED
+    for place, (test, color) in enumerate(zip(TESTS, figures.LIGHT.lines, strict=False)):
+        panel.plot(
+            list(curves.shares),
+            [100 * float(shares[place]) for shares in curves.shares.values()],
+            "-" if contaminated else ":",
+            color=color,
+            label=test if contaminated else None,
+            marker=".",
+        )
+
+
+def _flags(rows: pd.DataFrame, size: int) -> NDArray[np.float64]:
+    """Return the shares of subsets that the tests flag, shape (n_tests,)."""
+    lineage, kind, arm = rows.iloc[0][["lineage", "kind", "arm"]]
+    rng = generator(0, f"{lineage} {kind} {arm}", f"subsets of {size}")
+    n_subsets = N_SUBSETS if size < len(rows) else 1
+    chosen = np.array([rng.permutation(len(rows))[:size] for _ in range(n_subsets)])
+    before = rows["original_right"].to_numpy()
+    after = rows["perturbed_right"].to_numpy()
+    n_options = rows["n_options"].to_numpy()
+    change = (rows["perturbed_log_prob"] - rows["original_log_prob"]).clip(-_CLIP, _CLIP)
+    values = change.fillna(0).to_numpy(dtype=float)[chosen]
+    spread = np.sqrt((values**2).sum(axis=1))
+    flagged = (
+        _more(before & ~after, ~before & after, chosen),
+        _exceed((values < 0).sum(axis=1), {0.5: (values != 0).sum(axis=1)}),
+        _exceed(
+            (rows["old_answer"].to_numpy() & ~after & (n_options > 2))[chosen].sum(axis=1),
+            {
+                1 / (n - 1): (~after & (n_options == n))[chosen].sum(axis=1)
+                for n in np.unique(n_options[n_options > 2])
+            },
+        ),
+        (spread > 0) & (values.sum(axis=1) <= _CRITICAL * spread),
+    )
+    shares: NDArray[np.float64] = np.mean(flagged, axis=1)
+    return shares
+
+
+def _more(
+    won: NDArray[np.bool_], lost: NDArray[np.bool_], chosen: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Return in which subsets ``won`` is more frequent than ``lost`` (sign test)."""
+    return _exceed(won[chosen].sum(axis=1), {0.5: (won | lost)[chosen].sum(axis=1)})
+
+
+def _exceed(hits: NDArray[np.int64], events: dict[float, NDArray[np.int64]]) -> NDArray[np.bool_]:
+    """Return where there are more hits than chance explains.
+
+    Parameters
+    ----------
+    hits : ndarray, shape (n_subsets,)
+    events : dict of ndarray, shape (n_subsets,)
+        How many events there are, by the probability of a hit.
+    """
+    least = [
+        _critical(tuple(zip(events, map(int, counts), strict=True)))
+        for counts in zip(*events.values(), strict=True)
+    ]
+    return np.asarray(hits >= np.array(least))
+
+
+@cache
+def _critical(events: tuple[tuple[float, int], ...]) -> int:
+    """Return the least number of hits that is significant, given (probability, number) of events.
+
+    >>> _critical(((0.5, 5),)), _critical(((0.5, 4),))
+    (5, 5)
+    """
+    tail = poisson_binomial_tail([p for p, n in events for _ in range(n)])
+    return int((tail > ALPHA).sum())
