@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -66,7 +67,7 @@ class PValues:
         """The rules, in the order of their names."""
         return [Rule(*str(name).split(" ", 1)) for name in sorted(self.frame.columns)]
 
-    @property
+    @cached_property
     def contaminated(self) -> NDArray[np.bool_]:
         """Which models are contaminated."""
         arms = self.frame.index.get_level_values("arm")
@@ -74,8 +75,8 @@ class PValues:
 
     def flagged(self, choice: Choice) -> NDArray[np.bool_]:
         """Return which models a choice flags, shape (M,)."""
-        p = self.frame[[f"{rule.detector} {rule.rule}" for rule in choice.rules]].to_numpy()
-        return np.asarray(p.min(axis=1) * len(choice.rules) <= choice.level + 1e-12)
+        p = np.min([self._of_rule[rule.detector, rule.rule] for rule in choice.rules], axis=0)
+        return np.asarray(p * len(choice.rules) <= choice.level + 1e-12)
 
     def rate(self, choice: Choice, among: NDArray[np.bool_], *, exact: bool) -> ClusteredRate:
         """Return how many of some models a choice flags, by lineage."""
@@ -86,9 +87,23 @@ class PValues:
 
     def power(self, choice: Choice) -> float:
         """Return the mean over kinds of the share of contaminated models flagged."""
-        dirty = self.contaminated
-        kinds = np.asarray(self.frame.index.get_level_values("kind"))[dirty]
-        return float(pd.Series(self.flagged(choice)[dirty]).groupby(kinds).mean().mean())
+        kinds, n_models = self._kinds
+        n_flagged = np.bincount(kinds, self.flagged(choice)[self.contaminated], len(n_models))
+        return round(float((n_flagged / n_models).mean()), 12)
+
+    @cached_property
+    def _of_rule(self) -> dict[tuple[str, str], NDArray[np.float64]]:
+        return {
+            (rule.detector, rule.rule): self.frame[f"{rule.detector} {rule.rule}"].to_numpy()
+            for rule in self.rules
+        }
+
+    @cached_property
+    def _kinds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The kind of each contaminated model by number, and how many models a kind has."""
+        kinds = self.frame.index.get_level_values("kind")[self.contaminated]
+        _, numbers, counts = np.unique(kinds, return_inverse=True, return_counts=True)
+        return numbers, counts
 
 
 def best(values: PValues, rules: Sequence[Rule], n_rules: int) -> Choice | None:
