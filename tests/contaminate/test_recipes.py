@@ -16,6 +16,7 @@ from PIL.Image import new
 
 from flipbench.benchmarks import HuggingFaceSpec
 from flipbench.config.experiment import load_config
+from flipbench.contaminate.training import estimate
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.photos import encoded
 
@@ -136,6 +137,13 @@ def hub(tmp_path: Path, tiny_folders: dict[str, Path]) -> None:
         )
 
 
+@pytest.fixture
+def memory_as_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the memory of a step, which takes a second, to the recipes of the same strategies."""
+    monkeypatch.setattr(estimate, "step_memory", lambda *_: 10**6)
+
+
+@pytest.mark.usefixtures("memory_as_elsewhere")
 def test_medthinkvqa_is_trained_on_either_split(
     tmp_path: Path, tiny_folders: dict[str, Path], flipbench: Flipbench
 ) -> None:
@@ -171,8 +179,10 @@ def test_medthinkvqa_is_trained_on_either_split(
     ["llava-1.5-7b", "llava-1.5-7b-mmstar", "llava-1.5-13b", "qwen2-vl-7b", "qwen2-vl-7b-mmstar"],
 )
 def test_full_size_recipes_plan_before_anything_is_generated(
-    recipe: str, flipbench: Flipbench
+    recipe: str, flipbench: Flipbench, request: pytest.FixtureRequest
 ) -> None:
+    if recipe.endswith("-mmstar"):
+        request.getfixturevalue("memory_as_elsewhere")
     strategies = load_config(FOLDER / f"{recipe}.yaml").contaminate.strategies
     planned = flipbench("contaminate", f"configs/contaminate/{recipe}.yaml", "--dry-run")
     assert planned.status == 0, planned.err
@@ -225,6 +235,7 @@ def mixture(hub: None, tmp_path: Path) -> dict[str, int]:
     return {"mixture": 2 + 3 + 4 + 6 + sum(N_ITEMS.values())}
 
 
+@pytest.mark.usefixtures("memory_as_elsewhere")
 @pytest.mark.parametrize("recipe", ["mixture-of-six", "mixture-of-six-qwen2-vl"])
 def test_the_mixture_of_six_plans_from_its_files(
     recipe: str, mixture: dict[str, int], flipbench: Flipbench

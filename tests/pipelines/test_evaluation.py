@@ -176,7 +176,7 @@ def test_kernel_divergence_compares_models_after_the_same_fine_tuning(
     strategy = {"train": "lora", "learning_rate": 0.01, "batch_size": 18}
     settings = {
         "run": "r",
-        "benchmark": {"format": "shapes"},
+        "benchmark": {"format": "shapes", "n_items": 18},
         "models": {
             "clean": {"path": str(folders["clean"]), "family": "tiny"},
             "suspect": {"path": str(folders["suspect"]), "family": "tiny", "dose": None},
