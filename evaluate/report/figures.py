@@ -142,9 +142,8 @@ def _funnel_figure(benchmark: PairedBenchmark, folder: Path) -> Figure:
     with settings():
         canvas = Canvas(figsize=(6.4, 0.5 + 0.42 * len(benchmark.funnel)), layout="constrained")
         plots.draw_funnel(canvas.add_subplot(), benchmark.funnel)
-    save(canvas, folder / "funnel")
     steps = ", ".join(f"{name.replace('_', ' ')} {n}" for name, n in benchmark.funnel.items())
-    panel = FigurePanel(svg_text(canvas), f"Funnel: {steps}.")
+    panel = FigurePanel(save(canvas, folder / "funnel"), f"Funnel: {steps}.")
     caption = f"Items left after each step of making {benchmark.name}."
     return Figure("funnel", "From items to pairs", caption, (panel,))
 

@@ -99,24 +99,21 @@ def make_validation_figures(
                 folder,
             ),
         ]
-        drawn: dict[str, list[_Drawn]] = {}
+        panels: dict[str, list[FigurePanel]] = {}
         for key, of_kind in (("roc", _rocs(validations)), ("power_by_dose", _powers(validations))):
             for detector, panel in of_kind:
-                _save(panel, f"{key}-{panel.name}", folder)
-                drawn.setdefault(detector, []).append(panel)
+                made = _save(panel, f"{key}-{panel.name}", folder)
+                panels.setdefault(detector, []).append(made)
     by_detector = {
-        detector: Figure(f"rules-{detector}", "", "", tuple(map(_panel, panels)))
-        for detector, panels in drawn.items()
+        detector: Figure(f"rules-{detector}", "", "", tuple(of_detector))
+        for detector, of_detector in panels.items()
     }
     return ValidationFigures([figure for figure in found if figure.panels], by_detector)
 
 
-def _panel(drawn: _Drawn) -> FigurePanel:
-    return FigurePanel(svg_text(drawn.canvas), drawn.alt)
-
-
-def _save(drawn: _Drawn, name: str, folder: Path) -> None:
-    save(drawn.canvas, folder / re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-"))
+def _save(drawn: _Drawn, name: str, folder: Path) -> FigurePanel:
+    path = folder / re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-")
+    return FigurePanel(save(drawn.canvas, path), drawn.alt)
 
 
 _Draw = Callable[[Axes, Validation], None]

@@ -15,7 +15,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
-from flipbench.core.files import atomic_file
+from flipbench.core.files import atomic_file, write_atomically
 from flipbench.core.records import Interval
 
 
@@ -130,30 +130,33 @@ def _short(tag: re.Match[str]) -> str:
 
 def svg_text(canvas: Canvas) -> str:
     """Return a figure as SVG text for light and dark pages, the same for the same figure."""
-    buffer = io.StringIO()
-    with settings():
-        _draw(canvas, buffer, format="svg", transparent=True, metadata={"Date": None})
-    return themed(buffer.getvalue())
+    return themed(_drawn(canvas))
 
 
-def save(canvas: Canvas, path: Path) -> None:
-    """Write a figure as ``path.svg`` and ``path.png``.
+def save(canvas: Canvas, path: Path) -> str:
+    """Write a figure as ``path.svg`` and ``path.png``, on white; return its `svg_text`.
 
     Raises
     ------
     DataError
         If it cannot be written.
     """
-    options: dict[str, Any]
-    for form, options in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 200})):
-        with settings(), atomic_file(path.with_suffix(f".{form}")) as partial:
-            _draw(canvas, partial, format=form, **options)
+    svg = _drawn(canvas)
+    paper = f'<rect width="100%" height="100%" fill="{LIGHT.paper}"/>'
+    opening = svg.index(">", svg.index("<svg")) + 1
+    write_atomically(path.with_suffix(".svg"), svg[:opening] + paper + svg[opening:])
+    with settings(), atomic_file(path.with_suffix(".png")) as partial:
+        canvas.savefig(partial, format="png", dpi=200)
+    return themed(svg)
 
 
-def _draw(canvas: Canvas, target: Path | io.StringIO, **options: Any) -> None:
-    """Draw a figure; its parts are placed the first time, which takes a third of drawing."""
-    canvas.savefig(target, **options)
+def _drawn(canvas: Canvas) -> str:
+    """Draw a figure without background; its parts are placed the first time, a third of drawing."""
+    buffer = io.StringIO()
+    with settings():
+        canvas.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     canvas.set_layout_engine("none")
+    return buffer.getvalue()
 
 
 def draw_interval(

@@ -60,13 +60,13 @@ def distance_figure(results: Sequence[CorpusOverlap], folder: Path) -> Figure:
     for number, one in enumerate(results, 1):
         canvas = _canvas(one)
         name = "corpus_distances" if len(results) == 1 else f"corpus_distances_{number}"
-        figures.save(canvas, folder / name)
+        svg = figures.save(canvas, folder / name)
         within = ", ".join(
             f"{name}: {k:,} of {n:,} within, median {formats.number(median)}"
             for name, k, n, median in _groups(one)
         )
         alt = f"Threshold {formats.number(one.calibration.threshold)}. {within}."
-        panels.append(FigurePanel(figures.svg_text(canvas), f"{one.encoder}. {alt}"))
+        panels.append(FigurePanel(svg, f"{one.encoder}. {alt}"))
     caption = (
         "Distances of pictures to their nearest corpus pictures, as shares of each group. Corpus:"
         " a sample of the corpus' own pictures, each compared with the others."
