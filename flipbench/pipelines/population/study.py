@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 import torch
+from tqdm import tqdm
 
 from flipbench.core.files import atomic_file, write_atomically
 from flipbench.core.workers import process_pool
@@ -71,8 +73,12 @@ def _work(study: StudyConfig, number: int, n_workers: int) -> list[str]:
     if n_workers > 1:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // n_workers))
     failures: dict[tuple[str, str], list[str]] = {}
-    while unit := _next(study, number, n_workers, failures):
-        log.info("%s, %s", unit.lineage.name, unit.kind)
+    start, n_tried = time.monotonic(), 0
+    while todo := _todo(study, number, n_workers, failures):
+        unit = todo[0]
+        left = len(todo) * (time.monotonic() - start) / n_tried if n_tried else None
+        log.info("%s, %s; %s", unit.lineage.name, unit.kind, _left(len(todo), left))
+        n_tried += 1
         try:
             run_unit(study, unit)
         except Exception as error:  # one unit must not stop the others
@@ -85,15 +91,27 @@ def _work(study: StudyConfig, number: int, n_workers: int) -> list[str]:
     return [messages[-1] for messages in failures.values() if len(messages) == N_TRIES]
 
 
-def _next(
+def _left(n_units: int, seconds: float | None) -> str:
+    """Return how much is left, with this unit.
+
+    >>> _left(1, None), _left(12, 4000)
+    ('1 unit left', '12 units left, about 1:06:40')
+    """
+    units = f"{n_units} unit{'s' if n_units > 1 else ''} left"
+    return units if seconds is None else f"{units}, about {tqdm.format_interval(seconds)}"
+
+
+def _todo(
     study: StudyConfig, number: int, n_workers: int, failures: dict[tuple[str, str], list[str]]
-) -> Unit | None:
-    for unit in units_of(study):
-        mine = unit.lineage.benchmark_seed // 2 % n_workers == number
-        tries = len(failures.get((unit.lineage.name, unit.kind), ()))
-        if mine and tries < N_TRIES and not unit.done(study):
-            return unit
-    return None
+) -> list[Unit]:
+    """Return one worker's units that are not done and have not failed too often."""
+    return [
+        unit
+        for unit in units_of(study)
+        if unit.lineage.benchmark_seed // 2 % n_workers == number
+        and len(failures.get((unit.lineage.name, unit.kind), ())) < N_TRIES
+        and not unit.done(study)
+    ]
 
 
 def collect(run: Path) -> None:

@@ -129,8 +129,9 @@ def test_a_study_without_lineages_says_so(tmp_path: Path) -> None:
 
 
 def test_a_unit_that_fails_is_tried_twice_and_stops_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", logger="flipbench.pipelines.population")
     study = load_study(CONFIG, [f"run={tmp_path}", "lineages=null", "phases=[{kinds: [letters]}]"])
     tried = []
 
@@ -144,6 +145,8 @@ def test_a_unit_that_fails_is_tried_twice_and_stops_no_other(
     monkeypatch.setattr(population, "collect", lambda run: None)
     assert run_study(study) == ["tiny-llava, letters: a broken checkpoint"]
     assert sorted(tried) == ["tiny-llava", "tiny-llava", "tiny-qwen2-vl"]
+    (first, *_, last) = [line for line in caplog.messages if "left" in line]
+    assert first.endswith("; 2 units left") and "letters; 1 unit left, about 00:00" in last
 
 
 @pytest.mark.parametrize("condition", list(CONDITIONS))
