@@ -17,6 +17,7 @@ from .power import curves_figure, power_curves, power_table
 from .results import CLEAN, CONTAMINATED, CONTROL, Results, flagged, read_results
 from .rules import calibrate, decision_tree
 
+_NAMES = {CONTAMINATED: "contaminated models", CONTROL: "controls"}
 BY_ITEMS = ("letters", "letters, dose 1", "letters, dose 12", "paraphrased")
 BY_DOSE = (
     "letters, dose 1",
@@ -99,26 +100,26 @@ def figures_of(results: Results) -> dict[str, Figure]:
 
 
 def power_figure(results: Results) -> Figure:
-    """Draw the share of models flagged, detectors by kinds, controls beside."""
+    """Draw the share of models flagged, detectors by kinds, controls below."""
     rules, kinds = results.default_rules, results.kinds
     with figures.settings():
-        figure = Figure(figsize=(2.5 + 0.45 * len(rules) * 2, 1.8 + 0.3 * len(kinds)))
-        axes = figure.subplots(1, 2, sharey=True)
-        for axis, arm, title in zip(
-            axes, (CONTAMINATED, CONTROL), ("contaminated models", "controls"), strict=True
-        ):
+        figure = Figure(figsize=(7.2, 2 + 0.46 * len(kinds)), layout="constrained")
+        panels = figure.subplots(2, 1, sharex=True)
+        for panel, arm in zip(panels, (CONTAMINATED, CONTROL), strict=True):
             values = np.array(
                 [[flagged(results.of(rule, arm, kind)).value for rule in rules] for kind in kinds],
                 dtype=float,
             )
-            axis.imshow(values, vmin=0, vmax=1, cmap="Blues", aspect="auto")
-            axis.set_xticks(range(len(rules)), [r.title for r in rules], rotation=60, ha="right")
-            axis.set_yticks(range(len(kinds)), kinds)
-            axis.set_title(f"{title} flagged")
+            panel.imshow(values, vmin=0, vmax=1, cmap="Blues", aspect="auto")
+            panel.set_yticks(range(len(kinds)), kinds, fontsize=8)
+            panel.set_ylabel(f"{_NAMES[arm]} flagged, %", fontweight="bold")
             for (row, column), value in np.ndenumerate(values):
                 if not np.isnan(value):
                     color = "white" if value > 0.6 else "black"
                     text = f"{100 * value:.0f}"
-                    axis.text(column, row, text, ha="center", va="center", color=color, fontsize=6)
-        figure.set_layout_engine("constrained")
+                    panel.text(column, row, text, ha="center", va="center", color=color, fontsize=7)
+        panels[0].tick_params(labeltop=True, labelbottom=False, top=True, bottom=False)
+        names = [rule.title for rule in rules]
+        panels[0].set_xticks(range(len(rules)), names, rotation=40, ha="left", fontsize=8)
+        panels[1].tick_params(bottom=False, labelbottom=False)
     return figure
