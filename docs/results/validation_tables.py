@@ -37,7 +37,7 @@ LOOKS_AT = {
     "perturbation_gap": "answers to original and redrawn images",
     "confidence_gap": "how sure it is of them",
     "option_order": "answers with the options in another order",
-    "loss": "the likelihood of the right answer",
+    "loss": "the likelihood of the right answer to both",
     "min_k": "the least likely words of a question",
 }
 """The detectors of README's table, and what each looks at."""

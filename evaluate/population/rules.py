@@ -24,7 +24,14 @@ MAX_ALARMS = 0.01
 MAX_RULES = 3
 MIN_LINEAGES = 4
 """Fewest lineages in a half from which rules are chosen, or on which they are counted."""
-PAIRED = ("perturbation_gap", "old_answer_attraction", "confidence_gap")
+PAIRED = (
+    "perturbation_gap",
+    "old_answer_attraction",
+    "confidence_gap",
+    "loss",
+    "min_k",
+    "zlib_ratio",
+)
 """Detectors that need perturbed pictures."""
 ANSWERS = {"choose or generate", "text_only"}
 """What a model can do that gives answers only."""

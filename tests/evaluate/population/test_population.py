@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from scipy.stats import binomtest
 from typer.testing import CliRunner
 
 from flipbench.cli import app
 from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.paired import PairedBenchmark
+from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.population import agreement, audits, kinds, page, power, rules
 from flipbench.evaluate.population.results import Results, Rule, flagged, models_of, read_results
+from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.tables import Table
 
 GAP, CONFIDENCE = Rule("perturbation_gap", "mcnemar"), Rule("confidence_gap", "label_swap")
@@ -153,6 +157,21 @@ def test_the_decision_tree_uses_only_what_is_there(results: Results) -> None:
     assert without_pairs == {"nothing"}  # option order flags the controls
     assert not any("confidence" in row[3] for row in rows.values() if row[1] == "no")
     assert not any("relative" in row[3] for row in rows.values() if row[2] == "no")
+
+
+def test_detectors_that_look_at_perturbed_pictures_need_them(
+    shapes_benchmark: PairedBenchmark,
+) -> None:
+    """The detectors of the study: who asks about a perturbed picture is in ``PAIRED``."""
+    perturbed = {ref for pair in shapes_benchmark.pairs for ref in pair.perturbed.images}
+    study = yaml.safe_load(Path("configs/validation/population.yaml").read_text())
+    looks = {
+        name
+        for name in study["evaluate"]["detectors"]
+        for probe in DETECTORS[name].probes(shapes_benchmark, PromptSettings())
+        if perturbed & set(probe.images)
+    }
+    assert looks == set(rules.PAIRED)
 
 
 def test_power_rises_with_pairs_and_controls_stay_quiet(results: Results) -> None:
