@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
+from json.encoder import encode_basestring
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -26,14 +28,17 @@ def content_id(*parts: Any) -> str:
     ValueError
         If a part contains a number that JSON cannot represent (NaN, infinity).
     """
-    text = json.dumps(
-        parts,
-        sort_keys=True,
-        ensure_ascii=False,
-        allow_nan=False,
-        separators=(",", ":"),
-        default=plain,
-    )
+    if all(type(part) is str for part in parts):  # most records, at a tenth of the time
+        text = f"[{','.join(map(encode_basestring, parts))}]"
+    else:
+        text = json.dumps(
+            parts,
+            sort_keys=True,
+            ensure_ascii=False,
+            allow_nan=False,
+            separators=(",", ":"),
+            default=plain,
+        )
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
@@ -81,8 +86,12 @@ class Record(Value):
         """Return the id of the record that would be made of these values."""
         if set(made_of) != set(cls.made_of):
             raise TypeError(f"{cls.__name__} is made of {cls.made_of}, not {tuple(made_of)}")
-        left_out = () if any(made_of[name] for name in cls.optional) else cls.optional
-        return content_id(cls.kind, *(made_of[n] for n in cls.made_of if n not in left_out))
+        return cls._id(made_of)
+
+    @classmethod
+    def _id(cls, values: Mapping[str, Any]) -> str:
+        left_out = () if any(values[name] for name in cls.optional) else cls.optional
+        return content_id(cls.kind, *[values[n] for n in cls.made_of if n not in left_out])
 
     @property
     def folder(self) -> str:
@@ -92,7 +101,7 @@ class Record(Value):
 
     @model_validator(mode="after")
     def _fill_id(self) -> Self:
-        true_id = self.id_for(**{name: getattr(self, name) for name in self.made_of})
+        true_id = self._id(vars(self))
         if self.id and self.id != true_id:
             raise ValueError(
                 f"id {self.id} does not belong to this {self.kind}; expected {true_id}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import hashlib
 import io
 import json
@@ -37,7 +38,8 @@ class StoredResponses(Mapping[str, Response]):
 
     @cached_property
     def _records(self) -> dict[str, Response]:
-        return {r.probe_id: r for r in self._run.read(Response, self._fingerprint)}
+        with _no_collection():
+            return {r.probe_id: r for r in self._run.read(Response, self._fingerprint)}
 
     @cached_property
     def choices(self) -> Mapping[str, int]:
@@ -70,6 +72,18 @@ class StoredResponses(Mapping[str, Response]):
 
     def __len__(self) -> int:
         return len(self._records)
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Look for no garbage meanwhile: records are many, and none is part of a cycle."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _summary(paths: list[Path]) -> dict[str, tuple[str, int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from typing import Any
 
@@ -100,6 +102,12 @@ def test_the_parts_of_an_id_are_delimited() -> None:
     assert content_id(["a"], "b") != content_id(["a", "b"])
     assert content_id({"a": 1, "b": 2}) == content_id({"b": 2, "a": 1})
     assert content_id(1) != content_id("1")
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1))
+def test_an_id_of_texts_is_that_of_their_canonical_json(texts: list[str]) -> None:
+    canonical = json.dumps(texts, ensure_ascii=False, separators=(",", ":"))
+    assert content_id(*texts) == hashlib.sha256(canonical.encode()).hexdigest()[:24]
 
 
 @pytest.mark.parametrize("record", RECORD_PARAMS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import stat
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,21 @@ def copy(run: Run) -> Path:
 def shard(run: Run) -> Path:
     (path,) = run.shards(Response, MODEL)
     return path
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_collected_after_reading_as_before(
+    run: Run, monkeypatch: pytest.MonkeyPatch, enabled: bool
+) -> None:
+    (gc.enable if enabled else gc.disable)()
+    try:
+        assert len(StoredResponses(run, MODEL)) == N and gc.isenabled() == enabled
+        with monkeypatch.context() as patch, pytest.raises(OSError):
+            patch.setattr(Run, "read", lambda *_: (_ for _ in "x" if open("/no/such/file")))
+            len(StoredResponses(run, MODEL))
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
 
 
 EXPECTED = {f"p{n}": n % 5 - 1 for n in range(N)}
