@@ -50,11 +50,14 @@ def shard(run: Run) -> Path:
 def test_garbage_is_collected_after_reading_as_before(
     run: Run, monkeypatch: pytest.MonkeyPatch, enabled: bool
 ) -> None:
+    def unreadable(*_: Any) -> None:
+        raise OSError
+
     (gc.enable if enabled else gc.disable)()
     try:
         assert len(StoredResponses(run, MODEL)) == N and gc.isenabled() == enabled
-        with monkeypatch.context() as patch, pytest.raises(OSError):
-            patch.setattr(Run, "read", lambda *_: (_ for _ in "x" if open("/no/such/file")))
+        monkeypatch.setattr(Run, "read", unreadable)
+        with pytest.raises(OSError):
             len(StoredResponses(run, MODEL))
         assert gc.isenabled() == enabled
     finally:
