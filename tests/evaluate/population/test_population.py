@@ -189,17 +189,21 @@ def test_power_rises_with_pairs_and_controls_stay_quiet(results: Results) -> Non
 def test_all_pairs_of_a_model_are_tested_as_scipy_tests_them(results: Results) -> None:
     (curves, _) = power.power_curves(results, ["letters"])
     largest = max(curves.shares)
+    of_each = [
+        rows
+        for (_, kind, arm), rows in models_of(results.items)
+        if (kind, arm) == ("letters", "contaminated")
+    ]
+    assert [len(rows) for rows in of_each] == [largest] * N_LINEAGES
     flags = []
-    for (_, kind, arm), rows in models_of(results.items):
-        if (kind, arm) == ("letters", "contaminated"):
-            assert len(rows) == largest
-            before, after = rows["original_right"], rows["perturbed_right"]
-            change = rows["perturbed_log_prob"] - rows["original_log_prob"]
-            won, lost = int((before & ~after).sum()), int((~before & after).sum())
-            fell, moved = int((change < 0).sum()), int((change != 0).sum())
-            counts = ((won, won + lost), (fell, moved))
-            tests = [binomtest(k, n, alternative="greater").pvalue for k, n in counts]
-            flags.append(np.array(tests) <= power.ALPHA)
+    for rows in of_each:
+        before, after = rows["original_right"], rows["perturbed_right"]
+        change = rows["perturbed_log_prob"] - rows["original_log_prob"]
+        won, lost = int((before & ~after).sum()), int((~before & after).sum())
+        fell, moved = int((change < 0).sum()), int((change != 0).sum())
+        counts = ((won, won + lost), (fell, moved))
+        tests = [binomtest(k, n, alternative="greater").pvalue for k, n in counts]
+        flags.append(np.array(tests) <= power.ALPHA)
     assert curves.shares[largest][:2].tolist() == np.mean(flags, axis=0).tolist()
 
 
