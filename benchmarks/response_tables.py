@@ -1,4 +1,4 @@
-"""Time and peak memory of building the tables from many stored responses.
+"""Processor time and peak memory of building the tables from many stored responses.
 
     python benchmarks/response_tables.py [--responses 10000000] [--pairs 5000]
 
@@ -100,7 +100,7 @@ def write(run: Run, benchmark: PairedBenchmark, models: list[GridModel]) -> None
 
 def step(name: str, folder: Path, n_pairs: int, n_models: int) -> None:
     """Run one step and print its time and memory as JSON."""
-    start = time.perf_counter()
+    start = time.process_time()
     run, n = Run(folder), 0
     if name == "json":
         for path in sorted((folder / Response.kind).rglob("*.jsonl")):
@@ -119,7 +119,7 @@ def step(name: str, folder: Path, n_pairs: int, n_models: int) -> None:
         write_scores_csv(folder / "scores.csv", models, scores)
         n = sum(s.n for s in scores if s.rule == "mcnemar")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(json.dumps({"seconds": time.perf_counter() - start, "mib": peak / 1024, "n": n}))
+    print(json.dumps({"seconds": time.process_time() - start, "mib": peak / 1024, "n": n}))
 
 
 def main() -> None:
@@ -141,7 +141,7 @@ def main() -> None:
         size = sum(p.stat().st_size for p in (Path(folder) / Response.kind).rglob("*.jsonl"))
         n = 2 * args.pairs * n_models
         print(f"{n:,} responses of {n_models:,} models, {size / 2**30:.2f} GiB\n")
-        print("| step | seconds | ratio | µs per response | peak MiB |\n|---|---:|---:|---:|---:|")
+        print("| step | processor s | ratio | µs per response | peak MiB |\n|---|---:|---:|---:|---:|")
         baseline = 0.0
         for name, label in STEPS.items():
             command = [sys.executable, __file__, "--step", name, "--folder", folder]

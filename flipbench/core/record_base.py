@@ -28,7 +28,7 @@ def content_id(*parts: Any) -> str:
     ValueError
         If a part contains a number that JSON cannot represent (NaN, infinity).
     """
-    if all(type(part) is str for part in parts):  # most records, at a tenth of the time
+    if set(map(type, parts)) == {str}:  # most records, at a tenth of the time
         text = f"[{','.join(map(encode_basestring, parts))}]"
     else:
         text = json.dumps(
@@ -90,8 +90,10 @@ class Record(Value):
 
     @classmethod
     def _id(cls, values: Mapping[str, Any]) -> str:
-        left_out = () if any(values[name] for name in cls.optional) else cls.optional
-        return content_id(cls.kind, *[values[n] for n in cls.made_of if n not in left_out])
+        names = cls.made_of
+        if cls.optional and not any(values[name] for name in cls.optional):
+            names = tuple(name for name in names if name not in cls.optional)
+        return content_id(cls.kind, *[values[name] for name in names])
 
     @property
     def folder(self) -> str:
