@@ -141,7 +141,8 @@ def main() -> None:
         size = sum(p.stat().st_size for p in (Path(folder) / Response.kind).rglob("*.jsonl"))
         n = 2 * args.pairs * n_models
         print(f"{n:,} responses of {n_models:,} models, {size / 2**30:.2f} GiB\n")
-        print("| step | processor s | ratio | µs per response | peak MiB |\n|---|---:|---:|---:|---:|")
+        print("| step | processor s | ratio | µs per response | peak MiB |")
+        print("|---|---:|---:|---:|---:|")
         baseline = 0.0
         for name, label in STEPS.items():
             command = [sys.executable, __file__, "--step", name, "--folder", folder]
