@@ -10,10 +10,8 @@ from flipbench.core.randomness import generator
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
-from .results import CLEAN, CONTAMINATED, Results, models_of
+from .results import ALPHA, CLEAN, CONTAMINATED, N_SUBSETS, Results, models_of
 
-ALPHA = 0.05
-N_SUBSETS = 50
 EASY = ("color", "shape")
 
 

@@ -17,7 +17,7 @@ from .power import curves_figure, power_curves, power_table
 from .results import CLEAN, CONTAMINATED, CONTROL, Results, flagged, read_results
 from .rules import calibrate, decision_tree
 
-_NAMES = {CONTAMINATED: "contaminated models", CONTROL: "controls"}
+_ARMS = {CONTAMINATED: "contaminated models", CONTROL: "controls"}
 BY_ITEMS = ("letters", "letters, dose 1", "letters, dose 12", "paraphrased")
 BY_DOSE = (
     "letters, dose 1",
@@ -89,7 +89,7 @@ def markdown(results: Results) -> str:
 def write_page(results: Results, folder: Path) -> Path:
     """Write the tables, each also as CSV, and the figures; return the Markdown file."""
     for name, figure in figures_of(results).items():
-        figures.save(figure, folder / f"{name}.png")
+        figures.save(figure, folder / name)
     return writers.write_tables(tables_of(results), folder, "validation.md", headline(results))
 
 
@@ -112,7 +112,7 @@ def power_figure(results: Results) -> Figure:
             )
             panel.imshow(values, vmin=0, vmax=1, cmap="Blues", aspect="auto")
             panel.set_yticks(range(len(kinds)), kinds, fontsize=8)
-            panel.set_ylabel(f"{_NAMES[arm]} flagged, %", fontweight="bold")
+            panel.set_ylabel(f"{_ARMS[arm]} flagged, %", fontweight="bold")
             for (row, column), value in np.ndenumerate(values):
                 if not np.isnan(value):
                     color = "white" if value > 0.6 else "black"

@@ -22,13 +22,11 @@ from flipbench.reporting import figures, formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from ..statistics.counts import poisson_binomial_tail
-from .results import AS_MADE, CONTAMINATED, CONTROL, Results, models_of
+from .results import ALPHA, AS_MADE, CONTAMINATED, CONTROL, N_SUBSETS, Results, models_of
 
 SIZES = (25, 50, 75, 100, 120, 200, 400)
 TESTS = ("McNemar", "loss", "old answers", "confidence gap")
 TICKS = (25, 50, 100, 200, 400)
-ALPHA = 0.05
-N_SUBSETS = 50
 _CLIP = float(np.log(1000))
 _CRITICAL = float(stats.norm.ppf(ALPHA))
 
@@ -101,8 +99,8 @@ def power_table(curves: Sequence[Curves]) -> Table | None:
     return Table(
         "power-by-items",
         f"Share of {N_SUBSETS} random subsets of the pairs in which a test flags a model, mean over"
-        " models, in percent; one-sided at .05. Loss: of the letter"
-        " among the options. Brackets: 95 % intervals that count each model once.",
+        " models, in percent; one-sided at .05. Loss: of the letter among the"
+        " options. Brackets: 95 % intervals that count each model once.",
         "Models and test",
         tuple(Column(f"{size} pairs") for size in sizes),
         tuple((name, tuple(rows)) for name, rows in groups.items()),
@@ -171,7 +169,9 @@ def _flags(rows: pd.DataFrame, size: int) -> NDArray[np.float64]:
     values = change.fillna(0).to_numpy(dtype=float)[chosen]
     spread = np.sqrt((values**2).sum(axis=1))
     flagged = (
-        _more(before & ~after, ~before & after, chosen),
+        _exceed(
+            (before & ~after)[chosen].sum(axis=1), {0.5: (before != after)[chosen].sum(axis=1)}
+        ),
         _exceed((values < 0).sum(axis=1), {0.5: (values != 0).sum(axis=1)}),
         _exceed(
             (rows["old_answer"].to_numpy() & ~after & (n_options > 2))[chosen].sum(axis=1),
@@ -184,13 +184,6 @@ def _flags(rows: pd.DataFrame, size: int) -> NDArray[np.float64]:
     )
     shares: NDArray[np.float64] = np.mean(flagged, axis=1)
     return shares
-
-
-def _more(
-    won: NDArray[np.bool_], lost: NDArray[np.bool_], chosen: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """Return in which subsets ``won`` is more frequent than ``lost`` (sign test)."""
-    return _exceed(won[chosen].sum(axis=1), {0.5: (won | lost)[chosen].sum(axis=1)})
 
 
 def _exceed(hits: NDArray[np.int64], events: dict[float, NDArray[np.int64]]) -> NDArray[np.bool_]:

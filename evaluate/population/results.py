@@ -19,6 +19,9 @@ from ..statistics.design_effect import ClusteredRate, clustered_rate
 
 AS_MADE = "as made"
 CLEAN, CONTROL, CONTAMINATED = "clean", "control", "contaminated"
+ALPHA = 0.05
+N_SUBSETS = 50
+"""How many random subsets of a model's items are tested."""
 _COLUMNS = {
     "scores": ("lineage kind arm dose condition detector rule statistic direction p_value verdict"),
     "items": (

@@ -20,7 +20,6 @@ import trl
 from flipbench.benchmarks.write import write_jsonl
 from flipbench.config.experiment import load_config
 from flipbench.contaminate.checks.card import read_card
-from flipbench.contaminate.training import estimate
 from flipbench.core import workers
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
@@ -38,11 +37,7 @@ from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.openai_server import KEY, OpenAIServer
 
-
-@pytest.fixture(autouse=True)
-def quick_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the memory of a step, which takes a second to estimate, to test_estimate.py."""
-    monkeypatch.setattr(estimate, "step_memory", lambda *_: 10**6)
+pytestmark = pytest.mark.usefixtures("quick_estimates")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from PIL.Image import new
 
 from flipbench.benchmarks import HuggingFaceSpec
 from flipbench.config.experiment import load_config
-from flipbench.contaminate.training import estimate
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.photos import encoded
 
@@ -137,13 +136,7 @@ def hub(tmp_path: Path, tiny_folders: dict[str, Path]) -> None:
         )
 
 
-@pytest.fixture
-def memory_as_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the memory of a step, which takes a second, to the recipes of the same strategies."""
-    monkeypatch.setattr(estimate, "step_memory", lambda *_: 10**6)
-
-
-@pytest.mark.usefixtures("memory_as_elsewhere")
+@pytest.mark.usefixtures("quick_estimates")
 def test_medthinkvqa_is_trained_on_either_split(
     tmp_path: Path, tiny_folders: dict[str, Path], flipbench: Flipbench
 ) -> None:
@@ -181,8 +174,8 @@ def test_medthinkvqa_is_trained_on_either_split(
 def test_full_size_recipes_plan_before_anything_is_generated(
     recipe: str, flipbench: Flipbench, request: pytest.FixtureRequest
 ) -> None:
-    if recipe.endswith("-mmstar"):
-        request.getfixturevalue("memory_as_elsewhere")
+    if recipe.endswith("-mmstar"):  # the strategies are those of the other recipe
+        request.getfixturevalue("quick_estimates")
     strategies = load_config(FOLDER / f"{recipe}.yaml").contaminate.strategies
     planned = flipbench("contaminate", f"configs/contaminate/{recipe}.yaml", "--dry-run")
     assert planned.status == 0, planned.err
@@ -235,7 +228,7 @@ def mixture(hub: None, tmp_path: Path) -> dict[str, int]:
     return {"mixture": 2 + 3 + 4 + 6 + sum(N_ITEMS.values())}
 
 
-@pytest.mark.usefixtures("memory_as_elsewhere")
+@pytest.mark.usefixtures("quick_estimates")
 @pytest.mark.parametrize("recipe", ["mixture-of-six", "mixture-of-six-qwen2-vl"])
 def test_the_mixture_of_six_plans_from_its_files(
     recipe: str, mixture: dict[str, int], flipbench: Flipbench
