@@ -157,7 +157,10 @@ def read_results(folder: Path) -> Results:
                 " it"
             ) from error
         except (OSError, ValueError) as error:
-            raise DataError(f"{path}: cannot be read ({error})") from error
+            raise DataError(
+                f"{path}: cannot be read ({error}); copy it again, or run the study again, which"
+                " collects it from its units"
+            ) from error
         if lacking := set(columns.split()) - set(frame.columns):
             raise DataError(f"{path}: the column {sorted(lacking)[0]!r} is missing")
         for column in frame.columns[frame.dtypes == "category"]:
