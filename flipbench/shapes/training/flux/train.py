@@ -20,12 +20,15 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from diffusers import AutoencoderKL
+from diffusers.models.attention_dispatch import attention_backend
 from transformers import T5EncoderModel
 
 from flipbench.shapes.training.flux.autoencoder import sharpen, train_autoencoder
@@ -123,9 +126,6 @@ def train_denoiser(
 ) -> None:
     """Train the transformer and the ControlNet, from the last checkpoint if there is one."""
     empty = encode_captions(parts.text_encoder_2, parts.tokenizer_2, [""])[0]
-    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # despite its name, on CPUs too
-    for model in (parts.transformer, parts.controlnet):
-        model.set_attention_backend("_native_math")  # its backward pass is the faster one
     denoising = Denoising(parts.transformer, parts.controlnet, empty)
     checkpoint = args.folder / "checkpoint"
     if (checkpoint / "state.pt").exists():
@@ -133,23 +133,41 @@ def train_denoiser(
     rng = np.random.default_rng([args.seed, 4, denoising.step])
     torch.manual_seed(args.seed + denoising.step)
     examined = time.monotonic()
-    while denoising.step < args.denoiser:
-        done = denoising.step / args.denoiser
-        control = done >= _CONTROL_FROM and rng.random() < 0.85
-        simple = done < _FAMILIES_FROM or rng.random() < 0.15
-        denoising.learn(few if simple else families, rng, args.batch_size, done, control=control)
-        last = denoising.step == args.denoiser
-        if denoising.step % 25 == 0 or last:
-            values: dict[str, Any] = {
-                "loss": denoising.loss.value,
-                "named_right": denoising.named.value,
-            }
-            log("denoiser", step=denoising.step, control=control, **values)
-        if denoising.step % _SAVE_EVERY == 0 or last:
-            denoising.save(checkpoint)
-        if time.monotonic() - examined > 60 * args.exam_minutes:
-            log("exam", step=denoising.step, **exam.grade(parts.pipeline()))
-            examined = time.monotonic()
+    with _math_attention():
+        while denoising.step < args.denoiser:
+            done = denoising.step / args.denoiser
+            control = done >= _CONTROL_FROM and rng.random() < 0.85
+            simple = done < _FAMILIES_FROM or rng.random() < 0.15
+            denoising.learn(
+                few if simple else families, rng, args.batch_size, done, control=control
+            )
+            last = denoising.step == args.denoiser
+            if denoising.step % 25 == 0 or last:
+                values: dict[str, Any] = {
+                    "loss": denoising.loss.value,
+                    "named_right": denoising.named.value,
+                }
+                log("denoiser", step=denoising.step, control=control, **values)
+            if denoising.step % _SAVE_EVERY == 0 or last:
+                denoising.save(checkpoint)
+            if time.monotonic() - examined > 60 * args.exam_minutes:
+                log("exam", step=denoising.step, **exam.grade(parts.pipeline()))
+                examined = time.monotonic()
+
+
+@contextmanager
+def _math_attention() -> Iterator[None]:
+    """Train with plain attention, whose backward pass is the faster one here.
+
+    The model's own ``set_attention_backend`` would set it for all that this process draws later.
+    """
+    before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()  # type: ignore[no-untyped-call]
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # despite its name, on CPUs too
+    try:
+        with attention_backend("_native_math"):
+            yield
+    finally:
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before)
 
 
 if __name__ == "__main__":

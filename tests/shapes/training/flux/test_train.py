@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from diffusers.models.attention_dispatch import AttentionBackendName, _AttentionBackendRegistry
 
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
@@ -128,6 +129,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for n_steps in (1, 3):  # the second call continues
         train(argparse.Namespace(folder=folder, denoiser=n_steps, **settings))
     return folder
+
+
+@pytest.mark.slow
+def test_training_changes_no_attention_that_is_used_later(trained: Path) -> None:
+    (name, _), _ = _AttentionBackendRegistry.get_active_backend(), trained
+    assert name == AttentionBackendName.NATIVE
+    assert not torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.slow
