@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
 from flipbench.benchmarks import PairsSpec, ShapesSpec
-from flipbench.config.experiment import Config, EvaluateConfig
+from flipbench.config.experiment import Config, EvaluateConfig, ModelUnderTestConfig
 from flipbench.config.loading import find_config, read_mapping, validated
 from flipbench.config.training import DataConfig, OtherBenchmark, StrategyConfig
 from flipbench.core.errors import ConfigError, DataError, nearest
@@ -53,20 +54,37 @@ class KindConfig(Value):
 
     Attributes
     ----------
+    strategy : str
+        How the lineage's model is trained further; empty with ``pretraining``.
     epochs, copies : int
-        The dose is their product.
+        The dose is their product. With ``pretraining``, ``copies`` are shown in each pass of a
+        lesson of questions.
+    pretraining : bool
+        Train the lineage anew instead, from its random weights, with the items among its lessons
+        (`flipbench.pipelines.population.pretraining`).
     conditions : tuple of str
         Other perturbed pictures that its models are asked about, too.
     pairs : PairsConfig, optional
         Other pairs; only the paired detectors are asked then.
     """
 
-    strategy: str
+    strategy: str = ""
     data: DataConfig = DataConfig()
     epochs: int = Field(default=1, ge=1)
     copies: int = Field(default=4, ge=1)
+    pretraining: bool = False
     conditions: tuple[str, ...] = ()
     pairs: PairsConfig | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if bool(self.strategy) == self.pretraining:
+            raise ValueError("give either a strategy or pretraining: true")
+        if self.pretraining and (self.data, self.epochs, self.pairs) != (DataConfig(), 1, None):
+            raise ValueError(
+                "pretraining shows all items with their letters: leave out data, epochs and pairs"
+            )
+        return self
 
     @property
     def training(self) -> tuple[str, DataConfig, int, int]:
@@ -112,7 +130,8 @@ class StudyConfig(Value):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name, kind in self.kinds.items():
-            _check_name(f"kinds.{name}.strategy", kind.strategy, self.strategies)
+            if kind.strategy:
+                _check_name(f"kinds.{name}.strategy", kind.strategy, self.strategies)
             if kind.pairs:
                 _check_name(f"kinds.{name}.pairs.kind", kind.pairs.kind, self.kinds)
                 if kind.training != self.kinds[kind.pairs.kind].training:
@@ -219,8 +238,15 @@ def safe(name: str) -> str:
     return "".join(c if c.isalnum() else "-" for c in name)
 
 
-def experiment(study: StudyConfig, lineage: Lineage, name: str) -> Config:
+def experiment(
+    study: StudyConfig,
+    lineage: Lineage,
+    name: str,
+    siblings: Mapping[str, ModelUnderTestConfig] = MappingProxyType({}),
+) -> Config:
     """Return the experiment of one kind of contamination and its control on one lineage.
+
+    ``siblings`` are models that need no training, for a kind with ``pretraining``.
 
     Raises
     ------
@@ -228,33 +254,42 @@ def experiment(study: StudyConfig, lineage: Lineage, name: str) -> Config:
         If the study's parts do not fit together.
     """
     kind = study.kinds[name]
-    seed = lineage.benchmark_seed
-    pairs = kind.pairs or PairsConfig(condition="", kind=name)
-    draw = ShapesSpec(
-        n_items=pairs.n_items or study.n_items, seed=seed, per_picture=pairs.per_picture
-    )
-    own: Value = pairs.benchmark or draw
-    other = draw.model_copy(update={"seed": seed + 1})
+    own, other = draws(study, lineage, kind)
     folder = lineage.name if kind.pairs is None else f"{lineage.name}--{safe(name)}"
-    data = {
-        name: kind.data,
-        f"{name}{CONTROL}": kind.data.model_copy(update={"benchmark": other}),
-    }
-    settings = {
+    models: dict[str, Any] = {lineage.name: {"path": lineage.path}}
+    settings: dict[str, Any] = {
         "title": f"{study.title}: {lineage.name}",
         "run": str(study.run / "lineages" / folder),
         "seed": study.seed,
         "benchmark": own.model_dump(mode="json"),
-        "models": {lineage.name: {"path": lineage.path}},
-        "contaminate": {
+        "models": models | {key: model.model_dump(mode="json") for key, model in siblings.items()},
+        "evaluate": study.evaluate.model_dump(mode="json"),
+    }
+    if kind.strategy:
+        data = {
+            name: kind.data,
+            f"{name}{CONTROL}": kind.data.model_copy(update={"benchmark": other}),
+        }
+        settings["contaminate"] = {
             "strategies": {kind.strategy: study.strategies[kind.strategy].model_dump(mode="json")},
             "data": {key: json.loads(value.model_dump_json()) for key, value in data.items()},
             "epochs": kind.epochs,
             "copies": kind.copies,
-        },
-        "evaluate": study.evaluate.model_dump(mode="json"),
-    }
+        }
     try:
         return Config.model_validate(settings)
     except ValueError as error:
         raise ConfigError(f"kinds.{name}: {error}") from error
+
+
+def draws(
+    study: StudyConfig, lineage: Lineage, kind: KindConfig
+) -> tuple[OtherBenchmark | PairsSpec | ShapesSpec, ShapesSpec]:
+    """Return a lineage's benchmark, and the other questions that its controls see."""
+    pairs = kind.pairs or PairsConfig(condition="", kind="")
+    draw = ShapesSpec(
+        n_items=pairs.n_items or study.n_items,
+        seed=lineage.benchmark_seed,
+        per_picture=pairs.per_picture,
+    )
+    return pairs.benchmark or draw, draw.model_copy(update={"seed": lineage.benchmark_seed + 1})

@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from flipbench.core.files import atomic_file, write_atomically
 from flipbench.core.workers import process_pool
+from flipbench.pipelines.population.pretraining import can_be_trained
 from flipbench.pipelines.population.settings import StudyConfig, drawn_order, lineages_of
 from flipbench.pipelines.population.unit import Unit, run_unit
 from flipbench.reporting.writers import frame_csv
@@ -25,15 +26,20 @@ N_TRIES = 2
 
 
 def units_of(study: StudyConfig) -> Iterator[Unit]:
-    """Return all units in order; lineages that are not trained yet are left out."""
+    """Return all units in order; lineages that are not trained yet are left out.
+
+    A kind with ``pretraining`` is left out for lineages whose recipe is not known.
+    """
     lineages = drawn_order(lineages_of(study), study.seed)
     seen: set[tuple[str, str]] = set()
     for phase in study.phases:
         for lineage in lineages[: phase.lineages]:
             for kind in phase.kinds:
-                if (lineage.name, kind) not in seen:
+                unit = Unit(lineage, kind)
+                possible = not unit.is_pretraining(study) or can_be_trained(lineage)
+                if possible and (lineage.name, kind) not in seen:
                     seen.add((lineage.name, kind))
-                    yield Unit(lineage, kind)
+                    yield unit
 
 
 def budget(study: StudyConfig) -> str:
@@ -43,7 +49,8 @@ def budget(study: StudyConfig) -> str:
     spent = [json.loads(p.read_text()) for p in sorted(study.run.glob("units/*/unit.json"))]
     n_models = sum(unit["models"] for unit in spent)
     seconds = sum(u["cpu_seconds"] for u in spent) / n_models if spent else study.seconds
-    hours = 2 * len(todo) * seconds / 3600  # each kind and its control
+    anew = [float(u.lineage.facts.get("cpu_seconds", 0)) for u in todo if u.is_pretraining(study)]
+    hours = 2 * (len(todo) * seconds + sum(anew)) / 3600  # each kind and its control
     source = f"measured on {n_models} models" if spent else "assumed"
     n_lineages = len({unit.lineage.name for unit in units})
     return (

@@ -26,6 +26,7 @@ from flipbench.pipelines.evaluation import ask_and_score
 from flipbench.pipelines.filtering import make_pairs
 from flipbench.pipelines.grid import TrainedPlan
 from flipbench.pipelines.population.conditions import CONDITIONS, edited
+from flipbench.pipelines.population.pretraining import STRATEGY, siblings
 from flipbench.pipelines.population.settings import Lineage, StudyConfig, experiment, safe
 from flipbench.prompting.prompts import PromptSettings
 
@@ -46,6 +47,10 @@ class Unit:
         """Return where its results are."""
         return study.run / "units" / f"{self.lineage.name}--{safe(self.kind)}"
 
+    def is_pretraining(self, study: StudyConfig) -> bool:
+        """Return whether its models are trained anew instead of further."""
+        return study.kinds[self.kind].pretraining
+
     def done(self, study: StudyConfig) -> bool:
         """Return whether its results are complete."""
         return (self.folder(study) / "unit.json").exists()
@@ -62,7 +67,10 @@ def run_unit(study: StudyConfig, unit: Unit) -> None:
         If a training diverged.
     """
     start, cpu = time.time(), time.process_time()
-    assembly = Assembly.open(experiment(study, unit.lineage, unit.kind), progress=False)
+    kind = study.kinds[unit.kind]
+    pretrained = siblings(study, unit.lineage, unit.kind) if unit.is_pretraining(study) else {}
+    config = experiment(study, unit.lineage, unit.kind, pretrained)
+    assembly = Assembly.open(config, progress=False)
     pairs, _ = make_pairs(assembly)
     trained = contaminate(assembly)
     lacking = [plan.label for plan, points in trained if len(points) < plan.epochs]
@@ -70,7 +78,6 @@ def run_unit(study: StudyConfig, unit: Unit) -> None:
         raise DataError(f"{unit.lineage.name}, {', '.join(lacking)}: the training diverged")
     models = _last(assembly, trained)
     prompt, run = study.evaluate.prompt, assembly.run
-    kind = study.kinds[unit.kind]
     paired = ConfiguredDetectors.build(study.evaluate, PAIRED, run, study.seed)
     asked = paired if kind.pairs else assembly.detectors
     as_made = kind.pairs.condition if kind.pairs else AS_MADE
@@ -83,6 +90,8 @@ def run_unit(study: StudyConfig, unit: Unit) -> None:
         found, _ = ask_and_score(other, models, paired, prompt, run, assembly.options(256))
         rows += [_score_row(arms, condition, score) for score in found]
     members = {item_id for plan, _ in trained if not plan.control for item_id in plan.item_ids}
+    if pretrained:
+        members = {pair.original.id for pair in pairs.pairs}
     items = [
         row
         for subject in models
@@ -134,7 +143,7 @@ def _arms(kind: str, lineage: Lineage, models: Sequence[ModelUnderTest]) -> dict
             "kind": "" if arm == "clean" else kind,
             "arm": arm,
             "dose": model.dose or 0,
-            "shows": model.kind,
+            "shows": "letters" if model.strategy == STRATEGY and model.dose else model.kind,
         }
     return arms
 

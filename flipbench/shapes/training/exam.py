@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,9 +59,9 @@ class Pool:
         keep = [i for i, s in enumerate(self.scenes) if s.content_hash() not in held_out]
         self.scenes, self.pixels = [self.scenes[i] for i in keep], self.pixels[keep]
 
-    def inputs(self, rows: np.ndarray | list[int]) -> dict[str, torch.Tensor]:
+    def inputs(self, rows: np.ndarray | Sequence[int]) -> dict[str, torch.Tensor]:
         """Return the model's image inputs for these rows."""
-        pixels = self.pixels[torch.as_tensor(np.asarray(rows))].float()
+        pixels = self.pixels[torch.as_tensor(np.asarray(rows, dtype=np.int64))].float()
         if self.grid is None:
             return {"pixel_values": pixels}
         return {

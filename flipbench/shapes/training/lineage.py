@@ -17,8 +17,8 @@ from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Item
 from flipbench.core.workers import turn
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.prompting.prompts import PromptSettings
-from flipbench.shapes.benchmark import N_ITEMS, shapes_vqa
+from flipbench.prompting.prompts import LETTERS, PromptSettings, choice_prompt
+from flipbench.shapes.benchmark import N_ITEMS, Edition, shapes_vqa
 from flipbench.shapes.questions import KINDS, QuestionFamily
 from flipbench.shapes.render import render
 from flipbench.shapes.training.attention import prepare_attention
@@ -31,7 +31,7 @@ from flipbench.shapes.training.drills import (
     share_words,
 )
 from flipbench.shapes.training.exam import Exam, Pool
-from flipbench.shapes.training.pretrain import Lesson, Pretraining, export
+from flipbench.shapes.training.pretrain import Extra, Lesson, Pretraining, export
 from flipbench.shapes.training.tiny import BUILDERS, Size, build, plain_template
 
 SizeName = Literal["small", "large"]
@@ -46,7 +46,8 @@ REPEATS = 2
 """The first lesson of questions is repeated, so often at most, if the exam ends below ``PASS``."""
 RECORD = "lineage.json"
 LOG = "log.jsonl"
-_STATE = "state.pt"
+_N_BEFORE_QUESTIONS = 3
+_STATE, _BEGUN = "state.pt", ".lookups.pt"
 
 
 @dataclass(frozen=True)
@@ -96,24 +97,78 @@ class Lineage:
         return f"{self.family}-{self.size}-{self.level}-{self.seed}"
 
 
-def is_trained(folder: Path, lineage: Lineage) -> bool:
+@dataclass(frozen=True)
+class MixedIn:
+    """Items of a benchmark that the lessons of questions contain.
+
+    Each is one more conversation: its question in the benchmark's own prompt, and its letter.
+    Nothing else that is drawn changes, so a lineage with items mixed in differs from the lineage
+    itself in these conversations only.
+
+    Attributes
+    ----------
+    seed, n_items : int
+        The draw of ``shapes-vqa`` (`flipbench.shapes.benchmark.Edition`).
+    copies : int
+        How often each item is shown in each pass of such a lesson.
+    """
+
+    seed: int
+    n_items: int
+    copies: int
+
+    def extra(self, processor: Any, rng: np.random.Generator) -> Extra:
+        """Return the conversations of one pass, every copy of all items in an order of its own."""
+        with TemporaryDirectory() as temporary:
+            items = shapes_vqa(ImageStore(Path(temporary)), self.n_items, Edition(self.seed))
+        rows = [int(row) for _ in range(self.copies) for row in rng.permutation(self.n_items)]
+        scenes, turns = [], []
+        for item in items:
+            family = QuestionFamily.from_json(item.extra["family"])
+            scenes.append(family.scenes[family.options.index(item.answer_text)])
+            prompt = choice_prompt(item.question, item.options or ())
+            turns.append([(prompt, f" {LETTERS[item.answer or 0]}")])
+        return Extra(Pool.of(scenes, processor), rows, [turns[row] for row in rows])
+
+
+def checkpoint_name(lineage: Lineage, mixed: MixedIn | None = None) -> str:
+    """Return the name of a lineage's folder, or of the one with items mixed in.
+
+    >>> checkpoint_name(Lineage("llava", "small", "weak", 4), MixedIn(1002, 120, 12))
+    'llava-small-weak-4+1002'
+    """
+    return lineage.name if mixed is None else f"{lineage.name}+{mixed.seed}"
+
+
+def is_trained(folder: Path, lineage: Lineage, mixed: MixedIn | None = None) -> bool:
     """Return whether ``folder`` has the finished checkpoint."""
-    return (folder / lineage.name / RECORD).exists()
+    return (folder / checkpoint_name(lineage, mixed) / RECORD).exists()
 
 
-def train_lineage(folder: Path, lineage: Lineage, steps: Steps | None = None) -> dict[str, Any]:
+def train_lineage(
+    folder: Path,
+    lineage: Lineage,
+    steps: Steps | None = None,
+    mixed: MixedIn | None = None,
+    beside: Path | None = None,
+) -> dict[str, Any]:
     """Train a lineage into ``folder/NAME``, or continue; return its record.
 
     The folder gets its name when it is complete: checkpoint, log (``log.jsonl``) and record
     (``lineage.json``: accuracy on ``shapes-vqa``). Until then ``NAME.partial`` keeps what was
     learned after each lesson, and a lesson that is begun again gives the same weights. Another
     process that trains the same lineage is waited for.
+
+    ``NAME.lookups.pt`` keeps what was learned before the first questions. A lineage with items
+    ``mixed`` in starts from that of the lineage itself, if it is in the folder ``beside``.
     """
-    final, partial = folder / lineage.name, folder / f"{lineage.name}.partial"
-    with turn(folder, lineage.name):
-        if not is_trained(folder, lineage):
+    name = checkpoint_name(lineage, mixed)
+    final, partial = folder / name, folder / f"{name}.partial"
+    with turn(folder, name):
+        if not is_trained(folder, lineage, mixed):
             make_folder(partial)
-            _Training(lineage, partial, steps or LEVELS[lineage.level]).run()
+            begun = (beside or folder) / f"{lineage.name}{_BEGUN}"
+            _Training(lineage, partial, steps or LEVELS[lineage.level], mixed, begun).run()
             (partial / _STATE).unlink()
             replace_folder(partial, final)
     record: dict[str, Any] = json.loads((final / RECORD).read_text())
@@ -123,8 +178,16 @@ def train_lineage(folder: Path, lineage: Lineage, steps: Steps | None = None) ->
 class _Training:
     """A lineage in training, and what its folder remembers of it."""
 
-    def __init__(self, lineage: Lineage, folder: Path, steps: Steps) -> None:
+    def __init__(
+        self,
+        lineage: Lineage,
+        folder: Path,
+        steps: Steps,
+        mixed: MixedIn | None = None,
+        begun: Path | None = None,
+    ) -> None:
         self.lineage, self.folder, self.steps = lineage, folder, steps
+        self.mixed, self.begun = mixed, begun
         self.lines: list[dict[str, Any]] = []
         self.n_lessons = 0
         self.seconds_before = 0.0
@@ -151,6 +214,10 @@ class _Training:
         """Do the lessons that are left, and grade the result."""
         teaching, rng = self.pretraining, self.pretraining.rng
         self._resume()
+        extra = None
+        if self.mixed:
+            own = np.random.default_rng([self.lineage.seed, self.mixed.seed])
+            extra = self.mixed.extra(teaching.processor, own)
         lessons = [
             Lesson(
                 "letters",
@@ -160,8 +227,13 @@ class _Training:
                 text_only=True,
             ),
             Lesson("lookups", self.steps.lookups, 10, lambda scene: lookup_turns(scene, rng)),
-            Lesson("questions", self.steps.questions, 8, lambda scene: answer_turns(scene, rng)),
-            Lesson("more questions", self.steps.more, 8, lambda scene: answer_turns(scene, rng)),
+            *(
+                Lesson(name, n_steps, 8, lambda scene: answer_turns(scene, rng), extra=extra)
+                for name, n_steps in (
+                    ("questions", self.steps.questions),
+                    ("more questions", self.steps.more),
+                )
+            ),
         ]
         if not self.n_lessons:
             teaching.align_cells(self.steps.cells, batch_size=32, number=True)
@@ -180,10 +252,11 @@ class _Training:
         export(teaching.model, teaching.processor, self.folder)
         record = {
             **asdict(self.lineage),
-            "name": self.lineage.name,
+            "name": checkpoint_name(self.lineage, self.mixed),
             "model_class": type(teaching.model).__name__,
             "parameters": sum(p.numel() for p in teaching.model.parameters()),
             "steps": asdict(self.steps),
+            **({"mixed_in": asdict(self.mixed) | {"dose": self._dose()}} if self.mixed else {}),
             "cpu_seconds": round(self._seconds()),
             "torch": torch.__version__,
             **grade(self.folder, N_ITEMS),
@@ -191,6 +264,14 @@ class _Training:
         log = "".join(json.dumps(line) + "\n" for line in self.lines)
         write_atomically(self.folder / LOG, log)
         write_atomically(self.folder / RECORD, json.dumps(record, indent=1) + "\n")
+
+    def _dose(self) -> int:
+        """Return how often each item was shown: the lessons of questions may be repeated."""
+        assert self.mixed is not None
+        lines = [line for line in self.lines if "mixed_in" in line]
+        later = [*(line["step"] for line in lines[1:]), 0]
+        ends = [line for line, step in zip(lines, later, strict=True) if step <= line["step"]]
+        return sum(int(line["mixed_in"]) for line in ends) // self.mixed.n_items
 
     def _seconds(self) -> float:
         return self.seconds_before + time.process_time() - self.start
@@ -210,11 +291,17 @@ class _Training:
             "lines": self.lines,
             "seconds": self._seconds(),
         }
-        with atomic_file(self.folder / _STATE) as path:
-            torch.save(state, path)
+        paths = [self.folder / _STATE]
+        if self.n_lessons == _N_BEFORE_QUESTIONS and self.begun and not self.mixed:
+            paths.append(self.begun)
+        for path in paths:
+            with atomic_file(path) as partial:
+                torch.save(state, partial)
 
     def _resume(self) -> None:
         path = self.folder / _STATE
+        if self.mixed and self.begun and not path.exists():
+            path = self.begun
         if not path.exists():
             return
         state = torch.load(path, weights_only=False)

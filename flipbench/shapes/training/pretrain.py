@@ -25,8 +25,9 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,10 +100,34 @@ def export(model: Any, processor: Any, folder: Path) -> Any:
 
 
 @dataclass(frozen=True)
+class Extra:
+    """Conversations that are mixed into a lesson's own, evenly over its steps.
+
+    Attributes
+    ----------
+    pool : Pool
+        Their images.
+    rows : sequence of int
+        The image of each conversation.
+    turns : sequence of list of Turn
+        The conversations, in the order in which they are shown.
+    """
+
+    pool: Pool
+    rows: Sequence[int]
+    turns: Sequence[list[Turn]]
+
+    def due(self, step: int, n_steps: int) -> int:
+        """Return how many are shown by the end of a step; all are before the last tenth."""
+        return min(len(self.rows), math.ceil(len(self.rows) * (step + 1) / (0.9 * n_steps)))
+
+
+@dataclass(frozen=True)
 class Lesson:
     """A part of the curriculum: its conversations, its steps, and the scenes of each step.
 
-    A lesson that is ``text_only`` shows no images.
+    A lesson that is ``text_only`` shows no images. ``extra`` is added to the batches, and changes
+    nothing else that is drawn.
     """
 
     name: str
@@ -110,6 +135,7 @@ class Lesson:
     batch_size: int
     turns_on: Callable[[Scene], list[Turn]]
     text_only: bool = False
+    extra: Extra | None = None
 
 
 _RATE = 2e-3  # peak of each lesson's one-cycle schedule
@@ -196,19 +222,27 @@ class Pretraining:
 
     def train_on(self, lesson: Lesson) -> dict[str, Any]:
         """Minimise the next-token loss on the replies of a lesson; return the exam's accuracies."""
-        running, accuracies = 0.0, {}
+        running, accuracies, n_extra = 0.0, {}, 0
+        counts: dict[str, int] = {}
         for step in self._steps(lesson.n_steps, list(self.model.parameters())):
             rows = self.rng.integers(len(self.pool.scenes), size=lesson.batch_size)
             blind = lesson.text_only or (lesson.name == "questions" and self.rng.random() < 0.04)
             turns = [lesson.turns_on(self.pool.scenes[i]) for i in rows]
-            batch = batch_of(self.processor, turns, {} if blind else self.pool.inputs(rows))
+            images = {} if blind else self.pool.inputs(rows)
+            if lesson.extra and not blind:
+                added = slice(n_extra, n_extra := lesson.extra.due(step, lesson.n_steps))
+                turns += lesson.extra.turns[added]
+                shown = lesson.extra.pool.inputs(lesson.extra.rows[added])
+                images = {name: torch.cat([images[name], shown[name]]) for name in images}
+                counts = {"mixed_in": n_extra}
+            batch = batch_of(self.processor, turns, images)
             loss = self._loss(batch)
             loss.backward()  # type: ignore[no-untyped-call]
             running = 0.97 * running + 0.03 * loss.item() if step else loss.item()
             if step % 200 == 199 or step == lesson.n_steps - 1:
                 with torch.autocast("cpu", torch.bfloat16, enabled=self.bfloat16):
                     accuracies = self.exam.grade(self.model)
-                self.log(lesson.name, step=step + 1, loss=running, **accuracies)
+                self.log(lesson.name, step=step + 1, loss=running, **accuracies, **counts)
         return accuracies
 
     def _loss(self, batch: dict[str, Any]) -> torch.Tensor:

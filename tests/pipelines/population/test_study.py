@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,9 @@ from flipbench.pipelines.population.settings import (
 from flipbench.pipelines.population.study import budget, run_study, units_of
 from flipbench.pipelines.population.unit import Unit
 from flipbench.shapes.benchmark import shapes_vqa
+from flipbench.shapes.training import lineage as training
+from flipbench.shapes.training.lineage import Steps
+from flipbench.shapes.training.population import write_list
 from tests.fixtures.options import QUIET
 
 CONFIG = Path("configs/validation/population.yaml")
@@ -62,7 +66,8 @@ def test_the_shipped_study_is_an_experiment_for_each_kind() -> None:
     assert {kind for phase in study.phases for kind in phase.kinds} == set(study.kinds)
     lineage = lineages_of(study)[0]
     folders = set()
-    for name, kind in study.kinds.items():
+    further = {name: kind for name, kind in study.kinds.items() if not kind.pretraining}
+    for name, kind in further.items():
         config = experiment(study, lineage, name)
         folders.add((config.run.name, kind.pairs is None))
         assert list(config.contaminate.data) == [name, f"{name}, control"]
@@ -93,6 +98,8 @@ def test_pairs_drawn_by_diffusion_are_the_same_for_all_lineages() -> None:
         ("kinds.letters.conditions=[blur]", "there is no 'blur'"),
         ("kinds.letters.pairs={condition: x, kind: leters}", "there is no 'leters'.*letters"),
         ("kinds.translated.pairs={condition: x, kind: letters}", "must be that of 'letters'"),
+        ("kinds.letters.pretraining=true", "either a strategy or pretraining"),
+        ("kinds.mixed into pre-training.epochs=2", "leave out data, epochs and pairs"),
     ],
 )
 def test_unknown_names_are_refused(override: str, message: str) -> None:
@@ -217,3 +224,45 @@ def test_a_study_is_trained_asked_collected_and_not_repeated(
     assert "0 to do" in budget(study) and "measured on 6 models" in budget(study)
     assert run_study(study) == []
     assert stamps == {path: path.stat().st_mtime_ns for path in study.run.glob("units/*/*")}
+
+
+@pytest.mark.slow
+def test_a_lineage_is_trained_anew_with_the_benchmark_and_with_other_questions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = Steps(cells=2, letters=2, lookups=2, questions=2, more=0, scenes=12, exam=1)
+    monkeypatch.setattr(training, "LEVELS", {"weak": steps})
+    monkeypatch.setattr(training, "N_ITEMS", 10)
+    monkeypatch.setattr(training, "PASS", 0)
+    folder, lineage = tmp_path / "lineages", training.Lineage("llava", "small", "weak", 5)
+    training.train_lineage(folder, lineage)
+    write_list(folder, [lineage])
+    study = load_study(
+        CONFIG,
+        [
+            f"run={tmp_path / 'run'}",
+            f"lineages={folder}",
+            "n_items=8",
+            "phases=[{kinds: [mixed into pre-training]}]",
+            "evaluate.detectors=[perturbation_gap, confidence_gap]",
+            "evaluate.parameters={}",
+        ],
+    )
+    (unit,) = units_of(study)  # the shipped models' recipe is another
+    assert unit.lineage.name == lineage.name
+    assert run_study(study) == []
+    scores = pd.read_parquet(study.run / "scores.parquet")
+    arms = scores[["kind", "arm", "dose", "shows"]].drop_duplicates().sort_values("arm")
+    kind = "mixed into pre-training"
+    assert [tuple(row) for row in arms.to_numpy().tolist()] == [
+        ("", "clean", 0, ""),
+        (kind, "contaminated", 12, "letters"),
+        (kind, "control", 0, ""),
+    ]
+    trained = [*(study.run / "pretraining").glob("*+*/lineage.json")]
+    drawn = {json.loads(path.read_text())["mixed_in"]["seed"] for path in trained}
+    assert drawn == {unit.lineage.benchmark_seed, unit.lineage.benchmark_seed + 1}
+    items = pd.read_parquet(study.run / "items.parquet")
+    assert len(items) == 3 * 8 and items["member"].all()
+    relative = scores[scores["rule"] == "relative"]
+    assert set(relative.loc[~relative["lacks_reference"], "arm"]) == {"contaminated", "control"}

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,8 @@ from safetensors.torch import load_file
 
 from flipbench.core.images import ImageStore
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.prompting.prompts import PromptSettings
-from flipbench.shapes.benchmark import shapes_vqa, shapes_vqa_scenes
+from flipbench.prompting.prompts import PromptSettings, choice_prompt
+from flipbench.shapes.benchmark import Edition, shapes_vqa, shapes_vqa_scenes
 from flipbench.shapes.questions import QuestionFamily, answer
 from flipbench.shapes.training import lineage as module
 from flipbench.shapes.training.exam import batch_of
@@ -20,6 +22,7 @@ from flipbench.shapes.training.lineage import (
     LOG,
     RECORD,
     Lineage,
+    MixedIn,
     Steps,
     is_trained,
     train_lineage,
@@ -47,9 +50,8 @@ def test_a_lineage_is_a_checkpoint_with_log_and_record(
     record = train_lineage(tmp_path, lineage, STEPS)
     folder = tmp_path / lineage.name
     assert is_trained(tmp_path, lineage)
-    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == [
-        lineage.name
-    ]
+    shown = {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")}
+    assert shown == {lineage.name, f"{lineage.name}.lookups.pt"}
     assert record == json.loads((folder / RECORD).read_text())
     lessons = [json.loads(line)["lesson"] for line in (folder / LOG).read_text().splitlines()]
     assert lessons == ["cells", "cells", "letters", "lookups", *n * ["questions"], "more questions"]
@@ -145,3 +147,60 @@ def test_bfloat16_loss_is_the_float_loss_within_its_precision(tmp_path: Path) ->
         batch = batch_of(teaching.processor, turns, teaching.pool.inputs([0, 1]))
         losses.append(teaching._loss(batch).item())
     assert losses[0] == pytest.approx(losses[1], rel=0.03)
+
+
+@pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
+def test_items_mixed_in_are_all_that_sets_a_sibling_apart(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PASS", 0)
+    lineage, mixed = Lineage(family, "small", "weak", 5), MixedIn(seed=7, n_items=4, copies=3)
+    steps = replace(STEPS, questions=11, more=3)  # in the eleventh step, nothing is left to add
+    loss, batches = Pretraining._loss, list[dict[str, Any]]()
+
+    def watched(self: Pretraining, batch: dict[str, Any]) -> torch.Tensor:
+        batches.append(dict(batch))
+        return loss(self, batch)
+
+    monkeypatch.setattr(Pretraining, "_loss", watched)
+    train_lineage(tmp_path, lineage, steps)
+    clean, batches = batches[-14:], []
+    record = train_lineage(tmp_path, lineage, steps, mixed)
+    assert len(batches) == 14  # it starts with the questions
+    sibling, batches = batches, []
+    train_lineage(tmp_path / "apart", lineage, steps, mixed)
+    assert len(batches) == 14 + STEPS.letters + STEPS.lookups
+    names = (lineage.name, f"{lineage.name}+7", f"apart/{lineage.name}+7")
+    weights = [load_file(tmp_path / name / "model.safetensors") for name in names]
+    differ, same = (
+        [name for name, w in weights[1].items() if not torch.equal(w, other[name])]
+        for other in (weights[0], weights[2])
+    )
+    assert differ and same == []
+
+    tokenizer = HuggingFaceVLM(str(tmp_path / lineage.name)).processor.tokenizer
+    added = Counter[str]()
+    for before, after in zip(clean, sibling, strict=True):
+        rows = _rows(before), _rows(after)
+        assert rows[1][: len(rows[0])] == rows[0]
+        pixels, more = before["pixel_values"], after["pixel_values"]
+        assert torch.equal(more[: len(pixels)], pixels)
+        assert len(more) * len(rows[0]) == len(pixels) * len(rows[1])
+        added.update(
+            text.split("ASSISTANT:")[0].split(">")[-1].strip() + text.split("ASSISTANT:")[1][:2]
+            for text in map(tokenizer.decode, rows[1][len(rows[0]) :])
+        )
+    items = shapes_vqa(ImageStore(tmp_path / "images"), 4, Edition(7))
+    wanted = [
+        f"{choice_prompt(x.question, x.options or ())} {'ABCD'[x.answer or 0]}" for x in items
+    ]
+    assert added == dict.fromkeys(wanted, 6)
+    assert record["mixed_in"] == {"seed": 7, "n_items": 4, "copies": 3, "dose": 6}
+
+
+def _rows(batch: dict[str, Any]) -> list[list[int]]:
+    """Return the conversations of a batch as ids, without padding."""
+    return [
+        ids[mask.bool()].tolist()
+        for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
+    ]
