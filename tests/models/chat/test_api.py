@@ -276,9 +276,9 @@ def test_an_unreachable_server_stops_everything(
 
 
 def test_requests_per_minute_are_limited(server: OpenAIServer, store: ImageStore) -> None:
-    ask(api(server, requests_per_minute=1200), store, n=5)
+    ask(api(server, requests_per_minute=600), store, n=5)
     times = sorted(seen.time for seen in server.seen)
-    assert times[-1] - times[0] >= 4 * 0.05 - 0.02
+    assert times[-1] - times[0] >= 4 * 0.1 - 0.06  # the first one also connects
 
 
 # what stops the work, and the key
