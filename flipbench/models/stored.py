@@ -46,20 +46,23 @@ class StoredResponses(Mapping[str, Response]):
         """Each response's ``choice`` by probe id.
 
         They are read from a columnar copy, `COPY`, if the shards still are the very bytes it was
-        made from, by SHA-256. Otherwise all responses are read and checked, and copied if there
-        are many of them and no line had to be set aside.
+        made from, by SHA-256. Otherwise all responses are read and checked. Of many, only the
+        choices are kept, which is faster, and whoever looks up a response reads all again. They
+        are copied if no line had to be set aside.
         """
         paths = self._run.shards(Response, self._fingerprint)
         if "_records" in vars(self) or not paths:
             return {probe_id: r.choice for probe_id, r in self._records.items()}
         path = self._run.path / Response.kind / self._fingerprint / COPY
-        shards = _summary(paths)
+        stamps, shards = _stamps(paths), _summary(paths)
         if (stored := _read(path, shards)) is not None:
             return stored
-        choices = {probe_id: r.choice for probe_id, r in self._records.items()}
         n_lines = sum(n for _, n in shards.values())
+        if n_lines < WORTH_COPYING:
+            return {probe_id: r.choice for probe_id, r in self._records.items()}
+        choices = {r.probe_id: r.choice for r in self._run.read(Response, self._fingerprint)}
         now = self._run.shards(Response, self._fingerprint)
-        if len(choices) == n_lines >= WORTH_COPYING and _summary(now) == shards:
+        if len(choices) == n_lines and _stamps(now) == stamps:
             with contextlib.suppress(DataError):  # all works without a copy
                 _write(path, choices, shards)
         return choices
@@ -84,6 +87,14 @@ def _no_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
+
+
+def _stamps(paths: list[Path]) -> list[tuple[Path, int, int]]:
+    """Return each shard's size and the time of its last change, in ns; none if unreadable."""
+    try:
+        return [(path, (of := path.stat()).st_size, of.st_mtime_ns) for path in paths]
+    except OSError:
+        return []
 
 
 def _summary(paths: list[Path]) -> dict[str, tuple[str, int]]:

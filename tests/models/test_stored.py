@@ -107,6 +107,22 @@ def test_later_responses_are_seen(run: Run) -> None:
             assert choices(run) == EXPECTED | {f"p{N}": 2, f"p{N + 1}": 0, f"p{N + 2}": 1}
 
 
+def test_what_is_written_meanwhile_is_not_left_out_of_a_copy(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = Run.read
+
+    def slow(self: Run, *args: Any) -> Any:
+        yield from read(self, *args)
+        with Run(run.path) as other:
+            other.append([response(N, 2)])
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "read", slow)
+        assert choices(run) == EXPECTED and not copy(run).exists()
+    assert choices(run) == EXPECTED | {f"p{N}": 2} and copy(run).exists()
+
+
 def test_an_altered_line_is_noticed_each_time(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     choices(run)
     before = shard(run).read_bytes()
