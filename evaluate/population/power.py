@@ -22,10 +22,10 @@ from flipbench.reporting import figures, formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from ..statistics.counts import poisson_binomial_tail
-from .results import ALPHA, AS_MADE, CONTAMINATED, CONTROL, N_SUBSETS, Results, models_of
+from .results import ALPHA, AS_MADE, CONTAMINATED, CONTROL, N_SUBSETS, SHUFFLED, Results, models_of
 
 SIZES = (25, 50, 75, 100, 120, 200, 400)
-TESTS = ("McNemar", "loss", "old answers", "confidence gap")
+TESTS = ("McNemar", "loss", "old answers", "confidence gap", "option order")
 TICKS = (25, 50, 100, 200, 400)
 _CLIP = float(np.log(1000))
 _CRITICAL = float(stats.norm.ppf(ALPHA))
@@ -39,13 +39,16 @@ class Curves:
     ----------
     name : str
         The kind of contamination, with the condition of the pairs.
+    n_models : tuple of int
+        For each test; option order has only those whose answers in another order were kept.
     shares : dict of ndarray, shape (n_tests,)
-        By number of pairs: the mean over models of the share of subsets that are flagged.
+        By number of pairs: the mean over models of the share of subsets that are flagged; NaN
+        without models.
     """
 
     name: str
     arm: str
-    n_models: int
+    n_models: tuple[int, ...]
     shares: dict[int, NDArray[np.float64]]
 
     def interval(self, size: int, test: int) -> Interval:
@@ -53,7 +56,8 @@ class Curves:
 
         Shares lie between 0 and 1, so their mean varies no more than one case a model would.
         """
-        return wilson_interval(self.n_models * float(self.shares[size][test]), self.n_models)
+        n = self.n_models[test]
+        return wilson_interval(n * float(self.shares[size][test]), n)
 
 
 def power_curves(results: Results, kinds: Sequence[str]) -> list[Curves]:
@@ -74,11 +78,19 @@ def power_curves(results: Results, kinds: Sequence[str]) -> list[Curves]:
         for arm, models in by_arm.items():
             if models:
                 sizes = [size for size in SIZES if size <= min(map(len, models))]
+                by_model = {size: np.array([_flags(own, size) for own in models]) for size in sizes}
+                counts = (~np.isnan(by_model[sizes[0]])).sum(axis=0).tolist() if sizes else []
                 shares = {
-                    size: np.mean([_flags(own, size) for own in models], axis=0) for size in sizes
+                    size: np.divide(
+                        np.nansum(flagged, axis=0),
+                        counts,
+                        out=np.full(len(TESTS), np.nan),
+                        where=np.array(counts) > 0,
+                    )
+                    for size, flagged in by_model.items()
                 }
                 name = kind if condition == AS_MADE else f"{kind}, {condition}"
-                found.append(Curves(name, arm, len(models), shares))
+                found.append(Curves(name, arm, tuple(counts), shares))
     return found
 
 
@@ -89,12 +101,14 @@ def power_table(curves: Sequence[Curves]) -> Table | None:
         return None
     groups: dict[str, list[Row]] = {}
     for one in curves:
-        for place, test in enumerate(TESTS):
+        for place, (test, n_models) in enumerate(zip(TESTS, one.n_models, strict=False)):
+            if not n_models:
+                continue
             cells = tuple(
                 _cell(one, size, place) if size in one.shares else Cell(formats.NOTHING)
                 for size in sizes
             )
-            header = f"{one.arm} (n = {one.n_models}), {test}"
+            header = f"{one.arm} (n = {n_models}), {test}"
             groups.setdefault(one.name, []).append(Row(header, cells))
     return Table(
         "power-by-items",
@@ -125,7 +139,7 @@ def curves_figure(curves: Sequence[Curves]) -> Figure:
             own = [one for one in curves if one.name == name]
             for one in own:
                 _draw(panel, one)
-            counts = ", ".join(sorted({str(one.n_models) for one in own}))
+            counts = ", ".join(sorted({str(max(one.n_models, default=0)) for one in own}))
             panel.set_title(textwrap.fill(f"{name} (n = {counts})", 26), fontsize=8)
             panel.set_xscale("log")
             panel.set_xticks(TICKS, [str(tick) for tick in TICKS])
@@ -169,9 +183,7 @@ def _flags(rows: pd.DataFrame, size: int) -> NDArray[np.float64]:
     values = change.fillna(0).to_numpy(dtype=float)[chosen]
     spread = np.sqrt((values**2).sum(axis=1))
     flagged = (
-        _exceed(
-            (before & ~after)[chosen].sum(axis=1), {0.5: (before != after)[chosen].sum(axis=1)}
-        ),
+        _mcnemar(before[chosen], after[chosen]),
         _exceed((values < 0).sum(axis=1), {0.5: (values != 0).sum(axis=1)}),
         _exceed(
             (rows["old_answer"].to_numpy() & ~after & (n_options > 2))[chosen].sum(axis=1),
@@ -181,9 +193,27 @@ def _flags(rows: pd.DataFrame, size: int) -> NDArray[np.float64]:
             },
         ),
         (spread > 0) & (values.sum(axis=1) <= _CRITICAL * spread),
+        _order(rows, before, chosen),
     )
     shares: NDArray[np.float64] = np.mean(flagged, axis=1)
     return shares
+
+
+def _order(
+    rows: pd.DataFrame, before: NDArray[np.bool_], chosen: NDArray[np.int64]
+) -> NDArray[np.bool_] | NDArray[np.float64]:
+    """Test the release's order of options against another; NaN if no other was asked."""
+    answers = rows[SHUFFLED] if SHUFFLED in rows else pd.Series(pd.NA, rows.index)
+    if not answers.notna().any():
+        return np.full(len(chosen), np.nan)
+    known = answers.notna().to_numpy()
+    after = answers.fillna(False).to_numpy(dtype=bool)
+    return _mcnemar((before & known)[chosen], (after & known)[chosen])
+
+
+def _mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return which subsets lose significantly more than they win, shape (n_subsets,)."""
+    return _exceed((before & ~after).sum(axis=1), {0.5: (before != after).sum(axis=1)})
 
 
 def _exceed(hits: NDArray[np.int64], events: dict[float, NDArray[np.int64]]) -> NDArray[np.bool_]:

@@ -22,6 +22,8 @@ CLEAN, CONTROL, CONTAMINATED = "clean", "control", "contaminated"
 ALPHA = 0.05
 N_SUBSETS = 50
 """How many random subsets of a model's items are tested."""
+SHUFFLED = "shuffled_right"
+"""The column of ``items`` that is null, or missing, where no other order of options was asked."""
 _COLUMNS = {
     "scores": ("lineage kind arm dose condition detector rule statistic direction p_value verdict"),
     "items": (

@@ -103,6 +103,11 @@ class OptionOrder(ComparingDetector):
     n_shuffles: int = 3
     about: About = ABOUT
 
+    def shuffled(self, item: Item, prompt_settings: PromptSettings) -> Query | None:
+        """Return the question with its options in the first other order; None if it has none."""
+        orders = shuffles(item, self.n_shuffles, self.settings.seed)
+        return _shuffled(item, orders[:1], prompt_settings) if orders else None
+
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return each item in the release's order and in the first shuffle, or in each shuffle."""
         all_shuffles = [

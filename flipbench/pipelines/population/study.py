@@ -15,6 +15,7 @@ from tqdm import tqdm
 
 from flipbench.core.files import atomic_file, write_atomically
 from flipbench.core.workers import process_pool
+from flipbench.evaluate.population.results import SHUFFLED
 from flipbench.pipelines.population.pretraining import can_be_trained
 from flipbench.pipelines.population.settings import StudyConfig, drawn_order, lineages_of
 from flipbench.pipelines.population.unit import Unit, run_unit
@@ -131,6 +132,8 @@ def collect(run: Path) -> None:
         keys = ["lineage", "kind", "arm", "dose", "condition"]
         keys += ["detector", "rule"] if name == "scores" else ["item"]
         frame = frame.drop_duplicates(keys).sort_values(keys)
+        if SHUFFLED in frame:  # null where a unit has none
+            frame[SHUFFLED] = frame[SHUFFLED].astype("boolean")
         for column in frame.columns[frame.dtypes == "str"]:
             frame[column] = frame[column].astype("category")
         with atomic_file(run / f"{name}.parquet") as partial:

@@ -17,7 +17,10 @@ from flipbench.core.files import atomic_file, write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Score
+from flipbench.evaluate.detectors.perturbation.option_order import OptionOrder
 from flipbench.evaluate.pipeline import ModelUnderTest
+from flipbench.evaluate.population.results import SHUFFLED
+from flipbench.evaluate.scoring.conditions import Condition
 from flipbench.models.engine import Answers, answers_of
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.contamination import contaminate
@@ -92,6 +95,7 @@ def run_unit(study: StudyConfig, unit: Unit) -> None:
     members = {item_id for plan, _ in trained if not plan.control for item_id in plan.item_ids}
     if pretrained:
         members = {pair.original.id for pair in pairs.pairs}
+    order = next((d for d in asked.detectors(pairs) if isinstance(d, OptionOrder)), None)
     items = [
         row
         for subject in models
@@ -101,6 +105,7 @@ def run_unit(study: StudyConfig, unit: Unit) -> None:
             prompt,
             answers_of(subject.model.name, subject.model.fingerprint, run),
             members,
+            order,
         )
     ]
     folder = unit.folder(study)
@@ -121,6 +126,8 @@ def write_table(rows: Sequence[Row], path: Path) -> None:
     frame = pd.DataFrame(rows)
     for column in frame.columns[frame.dtypes == "float64"]:
         frame[column] = frame[column].astype("float32")
+    if SHUFFLED in frame:
+        frame[SHUFFLED] = frame[SHUFFLED].astype("boolean")
     with atomic_file(path) as partial:
         frame.to_parquet(partial, compression="zstd", index=False)
 
@@ -169,6 +176,7 @@ def _item_rows(
     prompt: PromptSettings,
     answers: Answers,
     members: set[str],
+    order: OptionOrder | None,
 ) -> Iterator[Row]:
     for number, pair in enumerate(pairs.pairs):
         row: Row = {**arm, "item": number, "category": pair.original.category}
@@ -183,5 +191,7 @@ def _item_rows(
             row[f"{side}_log_prob"] = (
                 float(log_probs[item.answer] - np.logaddexp.reduce(log_probs)) if known else None
             )
+        again = order.shuffled(pair.original, prompt) if order else None
+        row[SHUFFLED] = Condition.read("", answers, [again]).outcomes[0] if again else None
         row["old_answer"] = row["perturbed_choice"] == pair.original.answer
         yield row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     scores.append({**model, **row, "direction": "falls", **found})
             for number in range(N_ITEMS):
                 forgot = arm == "contaminated" and number % 4 == 0
+                order = not forgot if lineage and number % 5 else None  # one lineage was not asked
                 answers.append(
                     {
                         **model,
@@ -71,13 +73,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                         "original_right": True,
                         "perturbed_right": not forgot,
                         "old_answer": forgot,
+                        "shuffled_right": order,
                         "original_log_prob": -0.1 * (1 + number % 2) + rng.normal(0, 0.02),
                         "perturbed_log_prob": -2.0 if forgot else -0.15 + rng.normal(0, 0.02),
                     }
                 )
     folder = tmp_path_factory.mktemp("study")
     pd.DataFrame(scores).to_parquet(folder / "scores.parquet")
-    pd.DataFrame(answers).to_parquet(folder / "items.parquet")
+    pd.DataFrame(answers).astype({"shuffled_right": "boolean"}).to_parquet(folder / "items.parquet")
     classes = [f"c{i % 2}" for i in range(N_LINEAGES)]
     names = [f"l{i}" for i in range(N_LINEAGES)]
     pd.DataFrame({"name": names, "class": classes}).to_csv(folder / "lineages.csv", index=False)
@@ -182,6 +185,11 @@ def test_power_rises_with_pairs_and_controls_stay_quiet(results: Results) -> Non
     assert rows["contaminated (n = 8), McNemar"][-1] == "100.0 [68, 100]"  # eight models, not pairs
     assert rows["control (n = 8), McNemar"] == ["0.0 [0, 32]"] * 3
     assert float(rows["control (n = 8), confidence gap"][0].split()[0]) < 20
+    assert rows["contaminated (n = 7), option order"][-1] == "100.0 [65, 100]"
+    assert rows["control (n = 7), option order"] == ["0.0 [0, 35]"] * 3
+    items = results.items.drop(columns="shuffled_right")
+    without = power.power_curves(replace(results, items=items), ["letters"])
+    assert not any("option order" in name for name in cells(power.power_table(without)))
     drawn = power.curves_figure(curves).axes[0]
     assert len(drawn.lines) == 2 * len(power.TESTS) and "n = 8" in drawn.get_title("left")
 

@@ -244,7 +244,7 @@ def test_a_lineage_is_trained_anew_with_the_benchmark_and_with_other_questions(
             f"lineages={folder}",
             "n_items=8",
             "phases=[{kinds: [mixed into pre-training]}]",
-            "evaluate.detectors=[perturbation_gap, confidence_gap]",
+            "evaluate.detectors=[confidence_gap, option_order]",
             "evaluate.parameters={}",
         ],
     )
@@ -266,3 +266,7 @@ def test_a_lineage_is_trained_anew_with_the_benchmark_and_with_other_questions(
     assert len(items) == 3 * 8 and items["member"].all()
     relative = scores[scores["rule"] == "relative"]
     assert set(relative.loc[~relative["lacks_reference"], "arm"]) == {"contaminated", "control"}
+    for _, row in scores[scores["rule"] == "mcnemar"].iterrows():
+        own = items[(items["arm"] == row["arm"]) & items["shuffled_right"].notna()]
+        fell = own["shuffled_right"].astype(float).mean() - own["original_right"].mean()
+        assert row["statistic"] == pytest.approx(fell) and row["n"] == len(own) > 0
