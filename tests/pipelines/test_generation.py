@@ -117,19 +117,7 @@ def test_captions_by_a_server_and_pictures_by_flux(
     assert kept.tobytes() == Control()(source).tobytes(), "the edges of the original"
 
 
-def test_two_workers_draw_the_same_pictures(
-    flipbench: Flipbench, tiny: list[str], tmp_path: Path
-) -> None:
-    assert flipbench("generate", *tiny)[0] == 0
-    other = [*tiny, f"run={tmp_path / 'two'}"]
-    status, _, err = flipbench("generate", *other, "--workers", "2")
-    assert status == 0, err
-    assert pictures(tmp_path / "two") == pictures(tmp_path / "run")
-    written = [p.read_text().count("\n") for p in (tmp_path / "two" / "edits").glob("*.jsonl")]
-    assert sum(written) == 4, "no picture is drawn twice"
-
-
-def test_two_workers_share_the_captions_of_a_model_on_this_machine(
+def test_two_workers_share_captions_and_pictures_of_models_on_this_machine(
     flipbench: Flipbench, tiny: list[str], tmp_path: Path
 ) -> None:
     local = [a for a in tiny if not a.startswith("generate.captioner")]
