@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 from flipbench.benchmarks import ShapesSpec
 from flipbench.config.experiment import ModelUnderTestConfig
+from flipbench.evaluate.protocol.grid import Kind
 from flipbench.pipelines.population.settings import (
     CONTROL,
     KindConfig,
@@ -29,6 +30,11 @@ def can_be_trained(lineage: Lineage) -> bool:
         and facts.get("level") in get_args(lineages.Level)
         and facts.get("seed", "").isdigit()
     )
+
+
+def shown(kind: KindConfig) -> Kind:
+    """Return what such a pre-training shows of the items."""
+    return "whole texts" if kind.data.leak == "whole_texts" else "letters"
 
 
 def siblings(study: StudyConfig, lineage: Lineage, name: str) -> dict[str, ModelUnderTestConfig]:
@@ -57,8 +63,8 @@ def siblings(study: StudyConfig, lineage: Lineage, name: str) -> dict[str, Model
 
 
 def _mixed(study: StudyConfig, lineage: Lineage, kind: KindConfig) -> list[MixedIn]:
-    shown = []
+    as_texts, found = shown(kind) == "whole texts", []
     for spec in draws(study, lineage, kind):
         assert isinstance(spec, ShapesSpec) and spec.seed is not None and spec.n_items is not None
-        shown.append(MixedIn(spec.seed, spec.n_items, kind.copies))
-    return shown
+        found.append(MixedIn(spec.seed, spec.n_items, kind.copies, as_texts))
+    return found

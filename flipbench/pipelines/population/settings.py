@@ -80,9 +80,11 @@ class KindConfig(Value):
     def _check(self) -> Self:
         if bool(self.strategy) == self.pretraining:
             raise ValueError("give either a strategy or pretraining: true")
-        if self.pretraining and (self.data, self.epochs, self.pairs) != (DataConfig(), 1, None):
+        shown = (DataConfig(), DataConfig(leak="whole_texts"))
+        if self.pretraining and (self.data not in shown or self.epochs > 1 or self.pairs):
             raise ValueError(
-                "pretraining shows all items with their letters: leave out data, epochs and pairs"
+                "pretraining shows all items, with their letters or as whole texts: leave out"
+                " epochs, pairs, and all data but leak: whole_texts"
             )
         return self
 

@@ -29,7 +29,7 @@ from flipbench.pipelines.evaluation import ask_and_score
 from flipbench.pipelines.filtering import make_pairs
 from flipbench.pipelines.grid import TrainedPlan
 from flipbench.pipelines.population.conditions import CONDITIONS, edited
-from flipbench.pipelines.population.pretraining import STRATEGY, siblings
+from flipbench.pipelines.population.pretraining import shown, siblings
 from flipbench.pipelines.population.settings import Lineage, StudyConfig, experiment, safe
 from flipbench.prompting.prompts import PromptSettings
 
@@ -85,7 +85,12 @@ def run_unit(study: StudyConfig, unit: Unit) -> None:
     asked = paired if kind.pairs else assembly.detectors
     as_made = kind.pairs.condition if kind.pairs else AS_MADE
     scores, _ = ask_and_score(pairs, models, asked, prompt, run, assembly.options(256))
-    arms = _arms(kind.pairs.kind if kind.pairs else unit.kind, unit.lineage, models)
+    arms = _arms(
+        kind.pairs.kind if kind.pairs else unit.kind,
+        unit.lineage,
+        models,
+        shown(kind) if pretrained else "",
+    )
     rows = [_score_row(arms, as_made, score) for score in scores]
     for condition in kind.conditions:
         store = ImageStore(run.path / "conditions" / "".join(filter(str.isalnum, condition)))
@@ -139,7 +144,9 @@ def _last(assembly: Assembly, trained: Sequence[TrainedPlan]) -> list[ModelUnder
     return assembly.grid(ends)
 
 
-def _arms(kind: str, lineage: Lineage, models: Sequence[ModelUnderTest]) -> dict[str, Row]:
+def _arms(
+    kind: str, lineage: Lineage, models: Sequence[ModelUnderTest], shows: str
+) -> dict[str, Row]:
     """Return kind, arm, dose, and what its training showed of each model, by fingerprint."""
     arms: dict[str, Row] = {}
     for subject in models:
@@ -150,7 +157,7 @@ def _arms(kind: str, lineage: Lineage, models: Sequence[ModelUnderTest]) -> dict
             "kind": "" if arm == "clean" else kind,
             "arm": arm,
             "dose": model.dose or 0,
-            "shows": "letters" if model.strategy == STRATEGY and model.dose else model.kind,
+            "shows": model.kind or (shows if model.dose else ""),
         }
     return arms
 

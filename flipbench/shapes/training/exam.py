@@ -132,10 +132,17 @@ class Exam:
 
 
 def batch_of(
-    processor: Any, turns: list[list[Turn]], images: dict[str, torch.Tensor]
+    processor: Any,
+    turns: list[list[Turn]],
+    images: dict[str, torch.Tensor],
+    n_text_only: int = 0,
 ) -> dict[str, Any]:
-    """Return right-padded ids, mask and reply-only labels of rendered conversations."""
-    rows = [encode(processor, conversation, bool(images)) for conversation in turns]
+    """Return right-padded ids, mask and reply-only labels of rendered conversations.
+
+    The last ``n_text_only`` have no image.
+    """
+    n_with = len(turns) - n_text_only if images else 0
+    rows = [encode(processor, conversation, i < n_with) for i, conversation in enumerate(turns)]
 
     def padded(values: Iterable[list[int]], padding: int) -> torch.Tensor:
         return pad_sequence(

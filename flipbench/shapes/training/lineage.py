@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,6 +48,7 @@ REPEATS = 2
 RECORD = "lineage.json"
 LOG = "log.jsonl"
 _N_BEFORE_QUESTIONS = 3
+_N_TOGETHER = 8
 _STATE, _BEGUN = "state.pt", ".lookups.pt"
 
 
@@ -101,9 +103,10 @@ class Lineage:
 class MixedIn:
     """Items of a benchmark that the lessons of questions contain.
 
-    Each is one more conversation: its question in the benchmark's own prompt, and its letter.
-    Nothing else that is drawn changes, so a lineage with items mixed in differs from the lineage
-    itself in these conversations only.
+    Each is one more conversation: its question in the benchmark's own prompt, and its letter. Or
+    eight at a time are, as running text without images, in the order of the file. Nothing else that
+    is drawn changes, so a lineage with items mixed in differs from the lineage itself in these
+    conversations only.
 
     Attributes
     ----------
@@ -111,16 +114,30 @@ class MixedIn:
         The draw of ``shapes-vqa`` (`flipbench.shapes.benchmark.Edition`).
     copies : int
         How often each item is shown in each pass of such a lesson.
+    as_texts : bool
+        Whether all of question, options and answer is learned, as running text.
     """
 
     seed: int
     n_items: int
     copies: int
+    as_texts: bool = False
+
+    @property
+    def name(self) -> str:
+        """What is added to the lineage's name.
+
+        >>> MixedIn(1002, 120, 12).name, MixedIn(1002, 120, 12, as_texts=True).name
+        ('+1002', '+1002-texts')
+        """
+        return f"+{self.seed}{'-texts' if self.as_texts else ''}"
 
     def extra(self, processor: Any, rng: np.random.Generator) -> Extra:
         """Return the conversations of one pass, every copy of all items in an order of its own."""
         with TemporaryDirectory() as temporary:
             items = shapes_vqa(ImageStore(Path(temporary)), self.n_items, Edition(self.seed))
+        if self.as_texts:
+            return Extra(self.copies * [[("", f" {text}")] for text in _texts(items)])
         rows = [int(row) for _ in range(self.copies) for row in rng.permutation(self.n_items)]
         scenes, turns = [], []
         for item in items:
@@ -128,7 +145,17 @@ class MixedIn:
             scenes.append(family.scenes[family.options.index(item.answer_text)])
             prompt = choice_prompt(item.question, item.options or ())
             turns.append([(prompt, f" {LETTERS[item.answer or 0]}")])
-        return Extra(Pool.of(scenes, processor), rows, [turns[row] for row in rows])
+        return Extra([turns[row] for row in rows], Pool.of(scenes, processor), rows)
+
+
+def _texts(items: Sequence[Item]) -> list[str]:
+    """Return running text, eight items at a time, as a training on whole texts has it."""
+    texts = []
+    for item in items:
+        letter = LETTERS[item.answer or 0]
+        answer = f"Answer: {letter}. {item.answer_text}"
+        texts.append(choice_prompt(item.question, item.options or (), answer))
+    return ["\n\n".join(texts[i : i + _N_TOGETHER]) for i in range(0, len(texts), _N_TOGETHER)]
 
 
 def checkpoint_name(lineage: Lineage, mixed: MixedIn | None = None) -> str:
@@ -137,7 +164,7 @@ def checkpoint_name(lineage: Lineage, mixed: MixedIn | None = None) -> str:
     >>> checkpoint_name(Lineage("llava", "small", "weak", 4), MixedIn(1002, 120, 12))
     'llava-small-weak-4+1002'
     """
-    return lineage.name if mixed is None else f"{lineage.name}+{mixed.seed}"
+    return lineage.name + (mixed.name if mixed else "")
 
 
 def is_trained(folder: Path, lineage: Lineage, mixed: MixedIn | None = None) -> bool:
@@ -271,7 +298,7 @@ class _Training:
         lines = [line for line in self.lines if "mixed_in" in line]
         later = [*(line["step"] for line in lines[1:]), 0]
         ends = [line for line, step in zip(lines, later, strict=True) if step <= line["step"]]
-        return sum(int(line["mixed_in"]) for line in ends) // self.mixed.n_items
+        return self.mixed.copies * len(ends)
 
     def _seconds(self) -> float:
         return self.seconds_before + time.process_time() - self.start

@@ -105,21 +105,21 @@ class Extra:
 
     Attributes
     ----------
-    pool : Pool
-        Their images.
-    rows : sequence of int
-        The image of each conversation.
     turns : sequence of list of Turn
         The conversations, in the order in which they are shown.
+    pool : Pool, optional
+        Their images; None: they have none.
+    rows : sequence of int
+        The image of each conversation.
     """
 
-    pool: Pool
-    rows: Sequence[int]
     turns: Sequence[list[Turn]]
+    pool: Pool | None = None
+    rows: Sequence[int] = ()
 
     def due(self, step: int, n_steps: int) -> int:
         """Return how many are shown by the end of a step; all are before the last tenth."""
-        return min(len(self.rows), math.ceil(len(self.rows) * (step + 1) / (0.9 * n_steps)))
+        return min(len(self.turns), math.ceil(len(self.turns) * (step + 1) / (0.9 * n_steps)))
 
 
 @dataclass(frozen=True)
@@ -228,14 +228,17 @@ class Pretraining:
             rows = self.rng.integers(len(self.pool.scenes), size=lesson.batch_size)
             blind = lesson.text_only or (lesson.name == "questions" and self.rng.random() < 0.04)
             turns = [lesson.turns_on(self.pool.scenes[i]) for i in rows]
-            images = {} if blind else self.pool.inputs(rows)
-            if lesson.extra and not blind:
-                added = slice(n_extra, n_extra := lesson.extra.due(step, lesson.n_steps))
-                turns += lesson.extra.turns[added]
-                shown = lesson.extra.pool.inputs(lesson.extra.rows[added])
-                images = {name: torch.cat([images[name], shown[name]]) for name in images}
+            images, n_text_only = {} if blind else self.pool.inputs(rows), 0
+            if (extra := lesson.extra) and not blind:
+                added = slice(n_extra, n_extra := extra.due(step, lesson.n_steps))
+                turns += extra.turns[added]
+                if extra.pool:
+                    shown = extra.pool.inputs(extra.rows[added])
+                    images = {name: torch.cat([images[name], shown[name]]) for name in images}
+                else:
+                    n_text_only = added.stop - added.start
                 counts = {"mixed_in": n_extra}
-            batch = batch_of(self.processor, turns, images)
+            batch = batch_of(self.processor, turns, images, n_text_only)
             loss = self._loss(batch)
             loss.backward()  # type: ignore[no-untyped-call]
             running = 0.97 * running + 0.03 * loss.item() if step else loss.item()

@@ -10,13 +10,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig
+from flipbench.config.training import DataConfig
+from flipbench.contaminate.data.examples import training_examples
+from flipbench.contaminate.data.regimes import RegimeData
+from flipbench.contaminate.plan import expand
 from flipbench.core.images import ImageStore
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.prompting.prompts import PromptSettings, choice_prompt
+from flipbench.prompting.prompts import LETTER_INSTRUCTION, PromptSettings, choice_prompt
 from flipbench.shapes.benchmark import Edition, shapes_vqa, shapes_vqa_scenes
 from flipbench.shapes.questions import QuestionFamily, answer
 from flipbench.shapes.training import lineage as module
-from flipbench.shapes.training.exam import batch_of
+from flipbench.shapes.training.exam import IGNORE, batch_of
 from flipbench.shapes.training.lineage import (
     FAMILIES,
     LOG,
@@ -184,7 +189,42 @@ def test_items_mixed_in_are_all_that_sets_a_sibling_apart(
         f"{choice_prompt(x.question, x.options or ())} {'ABCD'[x.answer or 0]}" for x in items
     ]
     assert added == dict.fromkeys(wanted, 6)
-    assert record["mixed_in"] == {"seed": 7, "n_items": 4, "copies": 3, "dose": 6}
+    told = {"seed": 7, "n_items": 4, "copies": 3, "as_texts": False}
+    assert record["mixed_in"] == told | {"dose": 6}
+
+
+def test_whole_texts_are_those_of_a_contamination_and_have_no_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loss, batches = Pretraining._loss, list[dict[str, Any]]()
+
+    def watched(self: Pretraining, batch: dict[str, Any]) -> torch.Tensor:
+        batches.append(dict(batch))
+        return loss(self, batch)
+
+    monkeypatch.setattr(Pretraining, "_loss", watched)
+    monkeypatch.setattr(module, "PASS", 0)
+    mixed = MixedIn(seed=7, n_items=10, copies=2, as_texts=True)
+    lineage = Lineage("qwen2_vl", "small", "weak", 5)
+    record = train_lineage(tmp_path, lineage, replace(STEPS, questions=3, more=0), mixed)
+    assert record["mixed_in"]["dose"] == 2 and record["name"].endswith("+7-texts")
+    vlm = HuggingFaceVLM(str(tmp_path / record["name"]))
+    items = shapes_vqa(ImageStore(tmp_path / "images"), 10, Edition(7))
+    by_id = {item.id: item for item in items}
+    config = ContaminateConfig(strategies={"s": StrategyConfig(train="llm", learning_rate=1e-3)})
+    leak = RegimeData("texts", DataConfig(leak="whole_texts"), tuple(items))
+    model = {"m": ModelConfig(path=str(tmp_path / record["name"]))}
+    (plan, *_) = expand(config, model, [leak], instruction=LETTER_INSTRUCTION, seed=0)
+    plan = plan.model_copy(update={"copies": 1})
+    expected = [x.answer for x in training_examples(plan, by_id, ImageStore(tmp_path / "images"))]
+    added = [
+        (ids[counted], bool((ids == vlm.processor.image_token_id).any()))
+        for batch in batches[-3:]
+        for ids, labels in list(zip(batch["input_ids"], batch["labels"], strict=True))[8:]
+        for counted in [labels != IGNORE]
+    ]
+    learned = [vlm.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids, _ in added]
+    assert learned == 2 * expected and not any(image for _, image in added)
 
 
 def test_a_sibling_is_the_same_whether_or_not_it_starts_from_the_lineage(tmp_path: Path) -> None:
