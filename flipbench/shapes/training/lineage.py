@@ -106,7 +106,7 @@ class MixedIn:
     Each is one more conversation: its question in the benchmark's own prompt, and its letter. Or
     eight at a time are, as running text without images, in the order of the file. Nothing else that
     is drawn changes, so a lineage with items mixed in differs from the lineage itself in these
-    conversations only.
+    conversations only, unless its first lesson of questions is repeated more or less often.
 
     Attributes
     ----------
@@ -128,9 +128,9 @@ class MixedIn:
         """What is added to the lineage's name.
 
         >>> MixedIn(1002, 120, 12).name, MixedIn(1002, 120, 12, as_texts=True).name
-        ('+1002', '+1002-texts')
+        ('+1002-120x12', '+1002-120x12-texts')
         """
-        return f"+{self.seed}{'-texts' if self.as_texts else ''}"
+        return f"+{self.seed}-{self.n_items}x{self.copies}{'-texts' if self.as_texts else ''}"
 
     def extra(self, processor: Any, rng: np.random.Generator) -> Extra:
         """Return the conversations of one pass, every copy of all items in an order of its own."""
@@ -162,7 +162,7 @@ def checkpoint_name(lineage: Lineage, mixed: MixedIn | None = None) -> str:
     """Return the name of a lineage's folder, or of the one with items mixed in.
 
     >>> checkpoint_name(Lineage("llava", "small", "weak", 4), MixedIn(1002, 120, 12))
-    'llava-small-weak-4+1002'
+    'llava-small-weak-4+1002-120x12'
     """
     return lineage.name + (mixed.name if mixed else "")
 

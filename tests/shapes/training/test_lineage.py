@@ -207,7 +207,7 @@ def test_whole_texts_are_those_of_a_contamination_and_have_no_image(
     mixed = MixedIn(seed=7, n_items=10, copies=2, as_texts=True)
     lineage = Lineage("qwen2_vl", "small", "weak", 5)
     record = train_lineage(tmp_path, lineage, replace(STEPS, questions=3, more=0), mixed)
-    assert record["mixed_in"]["dose"] == 2 and record["name"].endswith("+7-texts")
+    assert record["mixed_in"]["dose"] == 2 and record["name"].endswith("+7-10x2-texts")
     vlm = HuggingFaceVLM(str(tmp_path / record["name"]))
     items = shapes_vqa(ImageStore(tmp_path / "images"), 10, Edition(7))
     by_id = {item.id: item for item in items}
@@ -234,7 +234,7 @@ def test_a_sibling_is_the_same_whether_or_not_it_starts_from_the_lineage(tmp_pat
         train_lineage(folder, lineage, STEPS, mixed)
     itself, one, other = (
         load_file(tmp_path / name / "model.safetensors")
-        for name in (lineage.name, f"{lineage.name}+7", f"apart/{lineage.name}+7")
+        for name in (lineage.name, f"{lineage.name}+7-4x1", f"apart/{lineage.name}+7-4x1")
     )
     assert [name for name, w in one.items() if not torch.equal(w, other[name])] == []
     assert [name for name, w in one.items() if not torch.equal(w, itself[name])] != []
