@@ -139,8 +139,9 @@ def curves_figure(curves: Sequence[Curves]) -> Figure:
             own = [one for one in curves if one.name == name]
             for one in own:
                 _draw(panel, one)
-            counts = ", ".join(sorted({str(max(one.n_models, default=0)) for one in own}))
-            panel.set_title(textwrap.fill(f"{name} (n = {counts})", 26), fontsize=8)
+            counts = sorted({n for one in own for n in one.n_models if n}, reverse=True)
+            title = f"{name} (n = {', '.join(map(str, counts))})"
+            panel.set_title(textwrap.fill(title, 26), fontsize=8)
             panel.set_xscale("log")
             panel.set_xticks(TICKS, [str(tick) for tick in TICKS])
             panel.minorticks_off()
