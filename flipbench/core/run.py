@@ -151,18 +151,19 @@ class Run:
         ``lost``, edits without their image are included.
         """
         seen: set[str] = set()
-        for line, where in self._lines(kind, partition):
+        for line, path, number in self._lines(kind, partition):
             try:
                 record = kind.model_validate_json(line)
             except ValidationError as error:
                 first = error.errors()[0]
-                log.warning("%s is set aside: %s %s", where, first["loc"], first["msg"])
+                found = f"{first['loc']} {first['msg']}"
+                log.warning("%s:%d is set aside: %s", path, number, found)
                 continue
             if record.id in seen:
                 continue
             if isinstance(record, Edit) and not lost and not self.images.has(record.image):
                 state = "damaged" if self.images.path(record.image).exists() else "missing"
-                log.warning("%s is set aside: its image is %s", where, state)
+                log.warning("%s:%d is set aside: its image is %s", path, number, state)
                 continue
             seen.add(record.id)
             yield record
@@ -212,13 +213,13 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _lines(self, kind: type[Record], partition: str) -> Iterator[tuple[bytes, str]]:
+    def _lines(self, kind: type[Record], partition: str) -> Iterator[tuple[bytes, Path, int]]:
         for path in self.shards(kind, partition):
             with _open_shard(path) as file:
                 for number, line in enumerate(file, 1):
                     if not line.endswith(b"\n"):
                         break  # unfinished: the writer was killed or is still writing
-                    yield line, f"{path}:{number}"
+                    yield line, path, number
 
 
 class _Shard:
