@@ -30,6 +30,7 @@ from .conditions import (
     cluster_of,
     left_out_note,
     probes_of,
+    remembered,
 )
 from .scores import (
     PairedResult,
@@ -135,7 +136,7 @@ def two_conditions(
         ]
 
     items = [pair.item for pair in query_pairs]
-    return Contrast(items, probes_of(query_pairs), read, rules, left_out, **more)
+    return Contrast(items, probes_of(query_pairs), remembered(read), rules, left_out, **more)
 
 
 def against_clean(
@@ -154,7 +155,7 @@ def against_clean(
     return Contrast(
         items=[item for item, _ in queries],
         probes=probes_of(asked),
-        read=lambda answers: [Condition.read(name, answers, asked, n_trials)],
+        read=remembered(lambda answers: [Condition.read(name, answers, asked, n_trials)]),
         rules=rules,
         left_out=left_out,
         direction="rises",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flipbench.core.records import Probe, Response
-from flipbench.evaluate.scoring.conditions import Condition, Query, picks
+from flipbench.evaluate.scoring.conditions import Condition, Query, picks, remembered
 from flipbench.models.engine import Answers
 
 
@@ -24,3 +24,17 @@ def test_choices_are_read_together_as_one_by_one() -> None:
     assert (condition.n_replies, condition.n_unparsed) == (9, 2)
     assert condition.outcomes[:5] == [None, False, False, False, False]
     assert condition.answered.tolist() == [n % 5 > 0 for n in range(12)]
+
+
+def test_a_reference_is_read_once_for_many_models() -> None:
+    models = {name: Answers(name, name, {}) for name in "ABCR"}
+    asked: list[str] = []
+
+    def read(answers: Answers) -> list[Condition]:
+        asked.append(answers.model)
+        return [Condition(answers.model, [], 0, 0)]
+
+    look_up = remembered(read)
+    found = [look_up(models[name])[0].name for name in "ARBRCRA"]
+    assert found == list("ARBRCRA") and asked == list("ARBCA")
+    assert look_up(Answers("R", "R", {}))[0].name == "R" and asked[-1] == "R"
