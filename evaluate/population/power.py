@@ -51,6 +51,12 @@ class Curves:
     n_models: tuple[int, ...]
     shares: dict[int, NDArray[np.float64]]
 
+    @property
+    def drawn(self) -> list[int]:
+        """The tests that a figure shows: those with three models, or with all there are."""
+        enough = min(3, max(self.n_models, default=0))
+        return [place for place, n in enumerate(self.n_models) if n >= max(enough, 1)]
+
     def interval(self, size: int, test: int) -> Interval:
         """Return Wilson's interval of a share for as many cases as there are models.
 
@@ -139,7 +145,7 @@ def curves_figure(curves: Sequence[Curves]) -> Figure:
             own = [one for one in curves if one.name == name]
             for one in own:
                 _draw(panel, one)
-            counts = sorted({n for one in own for n in one.n_models if n}, reverse=True)
+            counts = sorted({one.n_models[i] for one in own for i in one.drawn}, reverse=True)
             title = f"{name} (n = {', '.join(map(str, counts))})"
             panel.set_title(textwrap.fill(title, 26), fontsize=8)
             panel.set_xscale("log")
@@ -160,13 +166,13 @@ def curves_figure(curves: Sequence[Curves]) -> Figure:
 
 def _draw(panel: Axes, curves: Curves) -> None:
     contaminated = curves.arm == CONTAMINATED
-    for place, (test, color) in enumerate(zip(TESTS, figures.LIGHT.lines, strict=False)):
+    for place in curves.drawn:
         panel.plot(
             list(curves.shares),
             [100 * float(shares[place]) for shares in curves.shares.values()],
             "-" if contaminated else ":",
-            color=color,
-            label=test if contaminated else None,
+            color=figures.LIGHT.lines[place],
+            label=TESTS[place] if contaminated else None,
             marker=".",
         )
 

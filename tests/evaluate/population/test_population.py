@@ -191,7 +191,10 @@ def test_power_rises_with_pairs_and_controls_stay_quiet(results: Results) -> Non
     without = power.power_curves(replace(results, items=items), ["letters"])
     assert not any("option order" in name for name in cells(power.power_table(without)))
     drawn = power.curves_figure(curves).axes[0]
-    assert len(drawn.lines) == 2 * len(power.TESTS) and "n = 8" in drawn.get_title("left")
+    assert len(drawn.lines) == 2 * len(power.TESTS) and "n = 8, 7" in drawn.get_title("left")
+    few = [replace(one, n_models=(8, 8, 8, 8, 2)) for one in curves]
+    drawn = power.curves_figure(few).axes[0]
+    assert len(drawn.lines) == 2 * 4 and "(n = 8)" in drawn.get_title("left")
 
 
 def test_all_pairs_of_a_model_are_tested_as_scipy_tests_them(results: Results) -> None:
