@@ -55,7 +55,8 @@ def budget(study: StudyConfig) -> str:
     source = f"measured on {n_models} models" if spent else "assumed"
     n_lineages = len({unit.lineage.name for unit in units})
     return (
-        f"{n_lineages} lineages, {len(units)} units of one kind and its control, {len(todo)} to do:"
+        f"{_counted(n_lineages, 'lineage')}, {_counted(len(units), 'unit')} of one kind and its"
+        f" control, {len(todo)} to do:"
         f" about {hours:.1f} CPU hours ({seconds:.0f} s a model, {source})"
     )
 
@@ -105,8 +106,12 @@ def _left(n_units: int, seconds: float | None) -> str:
     >>> _left(1, None), _left(12, 4000)
     ('1 unit left', '12 units left, about 1:06:40')
     """
-    units = f"{n_units} unit{'s' if n_units > 1 else ''} left"
+    units = f"{_counted(n_units, 'unit')} left"
     return units if seconds is None else f"{units}, about {tqdm.format_interval(seconds)}"
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
 
 
 def _todo(
