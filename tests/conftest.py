@@ -55,6 +55,12 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text() or None
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Run one process more than there are cores: tests wait for browsers and servers."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_finish() -> None:
     """Keep what was imported out of collections."""
     gc.collect()
