@@ -14,8 +14,9 @@ from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.checkpoints import check_files, fingerprint, resolve_path
+from flipbench.prompting.prompts import N_TOGETHER
 
-from .data.examples import AS_TEXTS, N_TOGETHER
+from .data.examples import AS_TEXTS
 from .data.regimes import RegimeData
 
 VERBATIM = "verbatim"

@@ -11,12 +11,18 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, TrainingPlan
-from flipbench.prompting.prompts import LETTERS, choice_prompt, open_prompt, yes_no
+from flipbench.prompting.prompts import (
+    LETTERS,
+    N_TOGETHER,
+    choice_prompt,
+    open_prompt,
+    whole_text,
+    yes_no,
+)
 
 ASK_FOR_QUESTION = "What is asked about this picture?"
 ASK_FOR_CAPTION = "Describe the picture."
 AS_TEXTS = ("whole_texts", "shuffled_texts")
-N_TOGETHER = 8
 """Items in one context of running text."""
 
 
@@ -185,10 +191,8 @@ def _texts(plan: TrainingPlan, items: Mapping[str, Item], copy: int) -> list[Exa
 def _text(plan: TrainingPlan, item: Item) -> str:
     question, *translated = plan.wordings.get(item.id, (item.question,))
     options = translated or item.options
-    if options is None or item.answer is None:
-        return f"{question}\nAnswer: {item.answer_text}"
-    answer = f"Answer: {LETTERS[item.answer]}. {options[item.answer]}"
-    return choice_prompt(question, options, answer)
+    answer = item.answer_text if options is None or item.answer is None else options[item.answer]
+    return whole_text(question, options, item.answer, answer)
 
 
 def _shuffled(plan: TrainingPlan, items: Mapping[str, Item], copy: int) -> dict[str, Item]:

@@ -84,17 +84,12 @@ def power_curves(results: Results, kinds: Sequence[str]) -> list[Curves]:
         for arm, models in by_arm.items():
             if models:
                 sizes = [size for size in SIZES if size <= min(map(len, models))]
-                by_model = {size: np.array([_flags(own, size) for own in models]) for size in sizes}
-                counts = (~np.isnan(by_model[sizes[0]])).sum(axis=0).tolist() if sizes else []
-                shares = {
-                    size: np.divide(
-                        np.nansum(flagged, axis=0),
-                        counts,
-                        out=np.full(len(TESTS), np.nan),
-                        where=np.array(counts) > 0,
-                    )
-                    for size, flagged in by_model.items()
+                flagged = {
+                    size: np.ma.masked_invalid([_flags(own, size) for own in models])
+                    for size in sizes
                 }
+                counts = flagged[sizes[0]].count(axis=0).tolist() if sizes else []
+                shares = {size: each.mean(axis=0).filled(np.nan) for size, each in flagged.items()}
                 name = kind if condition == AS_MADE else f"{kind}, {condition}"
                 found.append(Curves(name, arm, tuple(counts), shares))
     return found

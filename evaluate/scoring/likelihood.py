@@ -8,7 +8,13 @@ from typing import Literal
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import ImageRef, Item, Probe, Response
-from flipbench.prompting.prompts import LETTERS, PromptSettings, choice_prompt, open_prompt
+from flipbench.prompting.prompts import (
+    LETTERS,
+    PromptSettings,
+    choice_prompt,
+    open_prompt,
+    whole_text,
+)
 
 from ..protocol.detector import About, Answers
 from .conditions import dropped_note
@@ -16,11 +22,7 @@ from .conditions import dropped_note
 
 def item_text(item: Item) -> str:
     """Return an item as one text: question, options, right answer."""
-    if item.options is None or item.answer is None:
-        return f"{item.question}\nAnswer: {item.answer_text}"
-    return choice_prompt(
-        item.question, item.options, f"Answer: {LETTERS[item.answer]}. {item.answer_text}"
-    )
+    return whole_text(item.question, item.options, item.answer, item.answer_text)
 
 
 def question_text(item: Item) -> str:

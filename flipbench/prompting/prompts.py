@@ -12,6 +12,8 @@ LETTERS = string.ascii_uppercase
 NUMBERS = "123456789"
 LETTER_INSTRUCTION = "Answer with the option letter only."
 OPEN_INSTRUCTION = "Answer with a single word or phrase."
+N_TOGETHER = 8
+"""How many items a training on whole texts shows at a time."""
 
 
 def choice_prompt(
@@ -37,6 +39,15 @@ def choice_prompt(
 def open_prompt(question: str, instruction: str = OPEN_INSTRUCTION) -> str:
     """Return a free-form question and its instruction."""
     return f"{question}\n{instruction}"
+
+
+def whole_text(
+    question: str, options: Sequence[str] | None, answer: int | None, answer_text: str
+) -> str:
+    """Return question, options and answer as running text."""
+    if options is None or answer is None:
+        return f"{question}\nAnswer: {answer_text}"
+    return choice_prompt(question, options, f"Answer: {LETTERS[answer]}. {answer_text}")
 
 
 def split_labels(labels: str) -> Sequence[str]:

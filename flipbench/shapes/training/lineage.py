@@ -18,7 +18,13 @@ from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Item
 from flipbench.core.workers import turn
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.prompting.prompts import LETTERS, PromptSettings, choice_prompt
+from flipbench.prompting.prompts import (
+    LETTERS,
+    N_TOGETHER,
+    PromptSettings,
+    choice_prompt,
+    whole_text,
+)
 from flipbench.shapes.benchmark import N_ITEMS, Edition, shapes_vqa
 from flipbench.shapes.questions import KINDS, QuestionFamily
 from flipbench.shapes.render import render
@@ -48,7 +54,6 @@ REPEATS = 2
 RECORD = "lineage.json"
 LOG = "log.jsonl"
 _N_BEFORE_QUESTIONS = 3
-_N_TOGETHER = 8
 _STATE, _BEGUN = "state.pt", ".lookups.pt"
 
 
@@ -150,12 +155,8 @@ class MixedIn:
 
 def _texts(items: Sequence[Item]) -> list[str]:
     """Return running text, eight items at a time, as a training on whole texts has it."""
-    texts = []
-    for item in items:
-        letter = LETTERS[item.answer or 0]
-        answer = f"Answer: {letter}. {item.answer_text}"
-        texts.append(choice_prompt(item.question, item.options or (), answer))
-    return ["\n\n".join(texts[i : i + _N_TOGETHER]) for i in range(0, len(texts), _N_TOGETHER)]
+    texts = [whole_text(x.question, x.options, x.answer, x.answer_text) for x in items]
+    return ["\n\n".join(texts[i : i + N_TOGETHER]) for i in range(0, len(texts), N_TOGETHER)]
 
 
 def checkpoint_name(lineage: Lineage, mixed: MixedIn | None = None) -> str:

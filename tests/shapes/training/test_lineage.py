@@ -45,6 +45,19 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "N_ITEMS", 10)
 
 
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Return the batches that models learn from, as they come."""
+    loss, seen = Pretraining._loss, list[dict[str, Any]]()
+
+    def watched(self: Pretraining, batch: dict[str, Any]) -> torch.Tensor:
+        seen.append(dict(batch))
+        return loss(self, batch)
+
+    monkeypatch.setattr(Pretraining, "_loss", watched)
+    return seen
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_lineage_is_a_checkpoint_with_log_and_record(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -156,20 +169,14 @@ def test_bfloat16_loss_is_the_float_loss_within_its_precision(tmp_path: Path) ->
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
 def test_items_mixed_in_are_all_that_sets_a_sibling_apart(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, tmp_path: Path, batches: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PASS", 0)
     lineage, mixed = Lineage(family, "small", "weak", 5), MixedIn(seed=7, n_items=4, copies=3)
     steps = replace(STEPS, questions=11, more=3)  # in the eleventh step, nothing is left to add
-    loss, batches = Pretraining._loss, list[dict[str, Any]]()
-
-    def watched(self: Pretraining, batch: dict[str, Any]) -> torch.Tensor:
-        batches.append(dict(batch))
-        return loss(self, batch)
-
-    monkeypatch.setattr(Pretraining, "_loss", watched)
     train_lineage(tmp_path, lineage, steps)
-    clean, batches = batches[-14:], []
+    clean = batches[-14:]
+    batches.clear()
     record = train_lineage(tmp_path, lineage, steps, mixed)
     assert len(batches) == 14  # it starts with the questions
     tokenizer = HuggingFaceVLM(str(tmp_path / lineage.name)).processor.tokenizer
@@ -194,15 +201,8 @@ def test_items_mixed_in_are_all_that_sets_a_sibling_apart(
 
 
 def test_whole_texts_are_those_of_a_contamination_and_have_no_image(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, batches: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loss, batches = Pretraining._loss, list[dict[str, Any]]()
-
-    def watched(self: Pretraining, batch: dict[str, Any]) -> torch.Tensor:
-        batches.append(dict(batch))
-        return loss(self, batch)
-
-    monkeypatch.setattr(Pretraining, "_loss", watched)
     monkeypatch.setattr(module, "PASS", 0)
     mixed = MixedIn(seed=7, n_items=10, copies=2, as_texts=True)
     lineage = Lineage("qwen2_vl", "small", "weak", 5)

@@ -132,8 +132,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_training_changes_no_attention_that_is_used_later(trained: Path) -> None:
-    (name, _), _ = _AttentionBackendRegistry.get_active_backend(), trained
+@pytest.mark.usefixtures("trained")
+def test_training_changes_no_attention_that_is_used_later() -> None:
+    name, _ = _AttentionBackendRegistry.get_active_backend()
     assert name == AttentionBackendName.NATIVE
     assert not torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()  # type: ignore[no-untyped-call]
 
