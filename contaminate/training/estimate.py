@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import time
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,6 @@ def estimate(
     dtype: str,
     speed: float,
     merge: bool = False,
-    known: dict[Hashable, int] | None = None,
     with_memory: bool = True,
 ) -> TrainingCost:
     """Estimate the cost of a plan.
@@ -126,9 +125,6 @@ def estimate(
         Floating-point operations per second, from `measured_speed`.
     merge : bool
         Whether adapters are also saved merged.
-    known : dict, optional
-        The memory of steps estimated before, which is added to: plans often differ in seed, dose
-        or epochs only.
     with_memory : bool
         Whether to estimate memory, which takes seconds; otherwise it is 0.
 
@@ -151,14 +147,9 @@ def estimate(
     width, adapter = _BYTES[dtype], strategy.adapter
     memory = 0
     if with_memory:
-        example = longest_example(examples, processor)
-        key = (plan.parent, plan.strategy, repr(sorted(settings.items())), dtype, repr(example))
-        known = {} if known is None else known
-        if key not in known:
-            model = skeleton_of(resolve_path(plan.parent), settings.get("revision"))
-            batch = [example] * settings["batch_size"]
-            known[key] = step_memory(plan, model, processor, batch, dtype)
-        memory = known[key]
+        model = skeleton_of(resolve_path(plan.parent), settings.get("revision"))
+        batch = [longest_example(examples, processor)] * settings["batch_size"]
+        memory = step_memory(plan, model, processor, batch, dtype)
         if strategy.four_bits:
             memory -= shape.n_language * width - shape.n_language * 9 // 16
     master = 4 if dtype == "float32" or adapter or torch.cuda.is_available() else width

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -281,7 +281,7 @@ def _estimates(
     grid, dtypes = assembly.config.contaminate, [assembly.dtypes[plan.model] for plan in plans]
     merge = grid.backend == "llamafactory" and grid.llamafactory.merge
     speeds = {dtype: estimating.measured_speed(dtype) for dtype in dict.fromkeys(dtypes)}
-    estimates, known = [], dict[Hashable, int]()
+    estimates = []
     for plan, dtype in zip(plans, dtypes, strict=True):
         items, corpus = regimes[plan.data].training_inputs(plan)
         single_copy = plan.model_copy(update={"copies": min(plan.copies, 1)})
@@ -294,7 +294,6 @@ def _estimates(
                 dtype=dtype,
                 speed=speeds[dtype],
                 merge=merge,
-                known=known,
                 with_memory=with_memory,
             )
         )
