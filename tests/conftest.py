@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import ssl
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +40,9 @@ SLOW_FIXTURES = {
 
 
 QUICK = "not slow"
+_LIBRARY = 200
+"""Modules that a large library imports, such as peft."""
+_n_frozen = 0
 
 settings.register_profile("all", deadline=None)  # a busy machine is no failure
 settings.register_profile("quick", deadline=None, max_examples=20)
@@ -62,9 +67,23 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was imported out of collections."""
+    """Keep what was imported out of collections of garbage, which cost a tenth of a second each."""
+    _freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Iterator[None]:
+    """Do so again after a test that imported a library."""
+    yield
+    if nextitem and len(sys.modules) > _n_frozen + _LIBRARY:
+        _freeze()
+
+
+def _freeze() -> None:
+    global _n_frozen
     gc.collect()
     gc.freeze()
+    _n_frozen = len(sys.modules)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -88,6 +107,14 @@ def unflushed() -> Iterator[None]:
     """Flush nothing to disk: the tests end processes, not the power, and wait for each flush."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)  # a closed file is an error all the same
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_ssl_context() -> Iterator[None]:
+    """Read the certificates of authorities once: the tests make a thousand HTTP clients."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
         yield
 
 
