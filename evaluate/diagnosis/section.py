@@ -14,9 +14,8 @@ from flipbench.reporting.figures import (
     FigurePanel,
     Stack,
     draw_stacks,
-    save,
+    save_parts,
     settings,
-    svg_text,
 )
 from flipbench.reporting.sections import Section
 from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
@@ -129,15 +128,14 @@ def figure(groups: Mapping[str, Named], folder: Path | None = None) -> Figure:
             draw(made, named)
         return made
 
-    if folder is not None:
-        save(canvas(list(groups)), folder / KEY)
+    svgs = save_parts(canvas, list(groups), folder and folder / KEY)
     panels = []
-    for family, named in groups.items():
+    for (family, named), svg in zip(groups.items(), svgs, strict=True):
         alt = "; ".join(
             f"{name} {', '.join(f'{c} {k}' for c, k in d.counts.items() if k) or 'none'}"
             for name, d in named
         )
-        panels.append(FigurePanel(svg_text(canvas([family])), f"{family}, fallen items: {alt}."))
+        panels.append(FigurePanel(svg, f"{family}, fallen items: {alt}."))
     caption = "Share of each model’s fallen items; numbers are items."
     return Figure(KEY, TITLE, caption, tuple(panels))
 

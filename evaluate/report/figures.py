@@ -17,7 +17,7 @@ from matplotlib.figure import Figure as Canvas
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Score
 from flipbench.reporting import formats
-from flipbench.reporting.figures import Figure, FigurePanel, save, settings, svg_text
+from flipbench.reporting.figures import Figure, FigurePanel, save, save_parts, settings
 
 from ..protocol.grid import GridModel
 from . import plots
@@ -130,11 +130,15 @@ def _family_figure(
     kind: _Kind, shown: dict[str, Series], strategies: Sequence[str], folder: Path
 ) -> Figure:
     height = kind.height + kind.height_per_model * max(map(len, shown.values()))
-    panels = []
-    for family, series in shown.items():
-        svg = svg_text(_canvas({family: series}, strategies, kind.draw, height))
-        panels.append(FigurePanel(svg, kind.alt(family, series)))
-    save(_canvas(shown, strategies, kind.draw, height), folder / kind.key)
+
+    def canvas(families: Sequence[str]) -> Canvas:
+        return _canvas(
+            {family: shown[family] for family in families}, strategies, kind.draw, height
+        )
+
+    svgs = save_parts(canvas, list(shown), folder / kind.key)
+    alts = [kind.alt(family, series) for family, series in shown.items()]
+    panels = map(FigurePanel, svgs, alts)
     return Figure(kind.key, kind.title, kind.caption, tuple(panels))
 
 

@@ -22,9 +22,8 @@ from flipbench.reporting.figures import (
     Stack,
     draw_interval,
     draw_stacks,
-    save,
+    save_parts,
     settings,
-    svg_text,
 )
 from flipbench.reporting.sections import Section, Status
 from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell, rate_cell
@@ -372,9 +371,6 @@ def _figure(
                 made.legend(*handles, loc="outside lower right", ncols=4, fontsize=8)
         return made
 
-    save(canvas(list(groups)), folder / key)
-    panels = [
-        FigurePanel(svg_text(canvas([family])), f"{family}, {alt(found)}.")
-        for family, found in groups.items()
-    ]
+    alts = [f"{family}, {alt(found)}." for family, found in groups.items()]
+    panels = map(FigurePanel, save_parts(canvas, list(groups), folder / key), alts)
     return Figure(key, title, caption, tuple(panels))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 from textwrap import wrap
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -20,8 +18,8 @@ from flipbench.reporting.figures import (
     Figure,
     FigurePanel,
     save,
+    save_parts,
     settings,
-    svg_text,
 )
 
 from ..protocol.grid import GridModel
@@ -36,7 +34,6 @@ from .validation_tables import by_default_rule, title_among, two_decimals
 
 N_BEST = 6  # detectors whose curves the overview shows
 FAMILIES_SIDE_BY_SIDE = 2
-_NOTHING: Any = (None, None, None)
 
 
 @dataclass(frozen=True)
@@ -118,34 +115,32 @@ def _save(drawn: _Drawn, name: str, folder: Path) -> FigurePanel:
 
 _Draw = Callable[[Axes, Validation], None]
 _Alt = Callable[[str, Validation], str]
+_Drawing = tuple[Validation, _Draw, _Alt]
 
 
 def _overview(
     key: str,
     heading: str,
     caption: str,
-    drawings: Sequence[tuple[Validation, _Draw, _Alt]],
+    drawings: Sequence[_Drawing],
     validations: Sequence[Validation],
     folder: Path,
 ) -> Figure:
     """Draw one small panel per detector: side by side in the file, apart for the page."""
-    panels = []
-    if drawings:
-        columns = min(3, len(drawings))
-        rows = -(-len(drawings) // columns)
-        canvas = Canvas(figsize=(2.9 * columns, 2.7 * rows), layout="constrained")
-        places = canvas.subplots(rows, columns, squeeze=False).flat
-        for (v, draw, alt), axes in zip_longest(drawings, places, fillvalue=_NOTHING):
-            if v is None:
-                axes.set_visible(False)
-                continue
-            name = title_among(v, validations)
-            alone = Canvas(figsize=(2.9, 2.7), layout="constrained")
-            for each in (axes, alone.add_subplot()):
-                draw(each, v)
-                each.set_title("\n".join(wrap(name, 30)), fontsize=9)
-            panels.append(FigurePanel(svg_text(alone), alt(name, v)))
-        save(canvas, folder / key)
+
+    def canvas(shown: Sequence[_Drawing]) -> Canvas:
+        columns = min(3, len(shown))
+        rows = -(-len(shown) // columns)
+        made = Canvas(figsize=(2.9 * columns, 2.7 * rows), layout="constrained")
+        for at, (v, draw, _) in enumerate(shown, 1):
+            axes = made.add_subplot(rows, columns, at)
+            draw(axes, v)
+            axes.set_title("\n".join(wrap(title_among(v, validations), 30)), fontsize=9)
+        return made
+
+    svgs = save_parts(canvas, drawings, folder / key) if drawings else []
+    alts = [alt(title_among(v, validations), v) for v, _, alt in drawings]
+    panels = map(FigurePanel, svgs, alts)
     return Figure(key, heading, caption, tuple(panels))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -17,6 +17,8 @@ from matplotlib.figure import Figure as Canvas
 
 from flipbench.core.files import atomic_file, write_atomically
 from flipbench.core.records import Interval
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,24 @@ def save(canvas: Canvas, path: Path) -> str:
     with settings(), atomic_file(path.with_suffix(".png")) as partial:
         canvas.savefig(partial, format="png", dpi=200)
     return themed(svg)
+
+
+def save_parts(
+    canvas: Callable[[Sequence[T]], Canvas], parts: Sequence[T], path: Path | None
+) -> list[str]:
+    """Return the `svg_text` of each part alone, and `save` one figure of all parts.
+
+    Parameters
+    ----------
+    canvas : callable
+        Draws a figure of the parts that it is given.
+    path : Path, optional
+        Without it nothing is written.
+    """
+    whole = save(canvas(parts), path) if path else None
+    if whole and len(parts) == 1:
+        return [whole]
+    return [svg_text(canvas([part])) for part in parts]
 
 
 def _drawn(canvas: Canvas) -> str:
