@@ -203,15 +203,16 @@ class Workers:
         self,
         stage: str,
         kind: type[Record] | Callable[[], int],
-        total: int | None,
+        n_left: int | None,
         what: str,
         unit: str = "rec",
     ) -> None:
-        """Run ``flipbench STAGE CONFIG --worker i/n`` for each i and wait; do nothing with one.
+        """Run ``flipbench STAGE CONFIG --worker i/n`` for each i and wait.
 
-        The progress bar counts the records of ``kind``, or what ``kind()`` returns, up to ``total``
-        (None: unknown), and is labelled ``what``. The time left is estimated from when the first
-        worker has loaded what it needs.
+        With one worker, or nothing left, nothing is done. The progress bar counts the records of
+        ``kind``, or what ``kind()`` returns, until there are ``n_left`` more (None: unknown), and
+        is labelled ``what``. The time left is estimated from when the first worker has loaded what
+        it needs.
 
         Raises
         ------
@@ -219,7 +220,7 @@ class Workers:
             If a worker was killed or exited with an error; its records are safe. Failed items do
             not raise: they are records.
         """
-        if self.n_workers == 1:
+        if self.n_workers == 1 or n_left == 0:
             return
         arguments = [stage, str(self.run.path / "config.yaml")]
         arguments += ["--limit", str(self.limit)] if self.limit else []
@@ -233,6 +234,7 @@ class Workers:
         from flipbench.core.stage import progress_bar  # which imports this file
 
         there, label = count(), f"{what}, {self.n_workers} workers"
+        total = None if n_left is None else there + n_left
         bar = progress_bar(label, total, unit=unit, initial=there, shown=self.progress)
         bar.smoothing = 0  # batches come in bursts; the average says more
         try:

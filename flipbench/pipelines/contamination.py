@@ -74,8 +74,8 @@ def contaminate(assembly: Assembly, workers: Workers | None = None) -> list[Trai
     if todo and is_main():
         if workers.share is None:
             estimating.check_disk(run.path, _estimates(assembly, regimes, todo, with_memory=False))
-        total = sum(map(n_steps, todo))
-        workers.start("contaminate", lambda: _n_done(todo, run), total, "train", "step")
+        n_left = sum(map(n_steps, todo)) - _n_done(todo, run)
+        workers.start("contaminate", lambda: _n_done(todo, run), n_left, "train", "step")
     shown = workers.progress and workers.n_workers == 1 and trainer is None
     n_done, numbers = _n_done(plans, run), _numbers(plans)
     total = sum(n_steps(plan) for plan in plans if workers.have(numbers[plan.id]))

@@ -171,8 +171,7 @@ def ask_and_score(
     detectors = configured.detectors(benchmark)
     if workers is not None and workers.n_workers > 1:
         probes = store_probes(detectors, benchmark, prompt_settings, run, of_clean)
-        n_answers = run.count(Response) + n_unanswered(models, probes, of_clean, run)
-        workers.start("evaluate", Response, n_answers, "ask")
+        workers.start("evaluate", Response, n_unanswered(models, probes, of_clean, run), "ask")
     reports += ask_all(benchmark, models, detectors, prompt_settings, run, options, of_clean)
     grid = [entry.model for entry in models]
     replies = (answers_of(model.name, model.fingerprint, run) for model in grid)

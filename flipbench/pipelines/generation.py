@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Edit, Item
+from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
 from flipbench.generate.pictures import ByModel, choosing_prompt
 from flipbench.models.protocols import release
@@ -43,8 +44,8 @@ def generate(
     options = assembly.options(spec.batch_size)
     asking = assembly.options(batch_size_for(spec.captioner, spec.batch_size, len(items)))
     if shares_captions := runs_here(spec.captioner) and workers.n_workers > 1:
-        total, what = 2 * len(items), "caption and edit"
-        workers.start("generate", lambda: run.count(Caption) + run.count(Edit), total, what)
+        n_left = sum((c.caption is None) + (c.edit is None) for c in generator.progress(items))
+        workers.start("generate", lambda: _n_made(run), n_left, "caption and edit")
     flipped, flip_reports = generator.flip(items, asking)
     chooser = generator.choosing.chooser if generator.choosing else None
     if isinstance(chooser, ByModel):
@@ -53,11 +54,16 @@ def generate(
     release(chooser)
     captioned, caption_reports = generator.caption(chosen, asking)
     release(assembly.captioner)
-    if not shares_captions:
-        workers.start("generate", Edit, sum(c.caption is not None for c in captioned), "edit")
+    if workers.n_workers > 1 and not shares_captions:
+        n_left = sum(bool(c.caption and not c.edit) for c in generator.progress(items))
+        workers.start("generate", Edit, n_left, "edit")
     edited, edit_reports = generator.edit(captioned, options, workers.share)
     release(assembly.editor)
     return edited, [*flip_reports, *choice_reports, *caption_reports, *edit_reports]
+
+
+def _n_made(run: Run) -> int:
+    return run.count(Caption) + run.count(Edit)
 
 
 def plan_generation(assembly: Assembly) -> list[str]:

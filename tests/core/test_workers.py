@@ -19,7 +19,7 @@ import pytest
 from flipbench.core.errors import FlipbenchError
 from flipbench.core.records import Edit, Item
 from flipbench.core.run import Run
-from flipbench.core.workers import Share, Workers
+from flipbench.core.workers import Share, Worker, Workers
 
 CHILD = """
 import time
@@ -119,6 +119,19 @@ def test_a_failed_worker_is_reported_by_number(tmp_path: Path) -> None:
         workers.start("generate", Edit, 1, "edit")
 
 
+def test_no_worker_is_started_when_nothing_is_left(tmp_path: Path) -> None:
+    class Unused:
+        folder = tmp_path
+
+        def start(self, stage: str, commands: Sequence[list[str]]) -> list[Worker]:
+            raise AssertionError(f"{stage}: workers take seconds to load their libraries")
+
+    workers = Workers(Run(tmp_path), 2, launcher=Unused())
+    workers.start("generate", Edit, 0, "edit")
+    with pytest.raises(AssertionError, match="generate"):
+        workers.start("generate", Edit, 1, "edit")
+
+
 def test_the_time_left_is_estimated_from_when_a_worker_has_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,7 +160,7 @@ def test_the_time_left_is_estimated_from_when_a_worker_has_loaded(
         return 5 + max(0, round(10 * (clock[0] - 30)))
 
     workers = Workers(Run(tmp_path), 2, launcher=Loading())
-    workers.start("evaluate", count, 105, "ask")
+    workers.start("evaluate", count, 100, "ask")
     shown = capsys.readouterr().err.split("\r")
     assert any("ask, 2 workers loading for 20 s" in text for text in shown)
     half = next(text for text in shown if " 55/105 " in text)

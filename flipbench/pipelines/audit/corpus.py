@@ -51,7 +51,9 @@ def audit_corpus(assembly: Assembly, config: CorpusConfig) -> CorpusAudit:
     types = {ref.sha256: item.category or "" for item in items[::-1] for ref in item.images}
     pictures = store_corpus([r for i in items for r in i.images], run.images, types=types)
     store = _store(assembly, config)
-    assembly.workers.start("audit", lambda: n_embedded(store), corpus.n, "embed")
+    # whose vectors are there is known once an encoder is loaded
+    n_left = corpus.n and max(1, corpus.n - n_embedded(store))
+    assembly.workers.start("audit", lambda: n_embedded(store), n_left, "embed")
     results, pairs, failed = [], [], dict[str, list[str]]()
     for name in config.encoders:
         encoder = load_encoder(name, device=config.device, dtype=config.dtype)
