@@ -18,6 +18,7 @@ import pytest
 from transformers.utils import is_torchvision_available
 
 from flipbench.config.experiment import load_config
+from flipbench.core import workers
 from flipbench.core.records import (
     Caption,
     Checkpoint,
@@ -107,15 +108,20 @@ def test_records_read_and_have_the_ids_that_are_made_today(
 @pytest.mark.parametrize(
     ("command", "expected"),
     [
-        (("run", "shapes.yaml", SAME_QUESTIONS, KEPT), STAGES),
+        (("run", "shapes.yaml", SAME_QUESTIONS, KEPT, "--workers", "2"), STAGES),
         (("audit", "shapes.yaml"), {"ask": 24}),
         (("run", "pairs.yaml"), {"ask": 8, "judge": 16}),
     ],
     ids=["run shapes", "audit shapes", "run pairs"],
 )
 def test_the_same_command_finds_everything_there(
-    stored: Path, flipbench: Flipbench, command: tuple[str, ...], expected: dict[str, int]
+    stored: Path,
+    flipbench: Flipbench,
+    command: tuple[str, ...],
+    expected: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(workers, "_started", None)  # nobody waits for workers without work
     before = contents(stored)
     result = flipbench(*command, "--quiet")
     assert result.status == 0
