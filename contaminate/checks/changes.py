@@ -13,6 +13,9 @@ from torch.distributed.tensor import DTensor
 from flipbench.core.errors import DataError, FlipbenchError
 
 
+_PERIOD = 8191  # bytes after which the weights of positions repeat
+
+
 class Diverged(DataError):
     """The loss or the weights of a training run are no longer finite."""
 
@@ -53,18 +56,18 @@ def gathered(parameter: Any) -> Iterator[torch.Tensor]:
 
 
 @torch.no_grad()
-def _checksum(tensor: torch.Tensor, chunk: int = 1 << 22) -> tuple[int, int]:
+def _checksum(tensor: torch.Tensor, chunk: int = _PERIOD << 9) -> tuple[int, int]:
     flat = tensor.reshape(-1)
-    plain = weighted = 0
-    for start in range(0, flat.numel(), chunk):
+    columns = flat.new_zeros(_PERIOD, dtype=torch.int64)
+    for start in range(0, flat.numel(), chunk):  # a whole number of periods
         values = flat[start : start + chunk]
         values = values.float() if values.is_floating_point() else values
-        data = values.contiguous().view(torch.uint8).to(torch.int64)
-        offset = start * values.element_size()
-        position = torch.arange(offset, offset + data.numel(), device=data.device) % 8191 + 1
-        plain += int(data.sum())
-        weighted += int((data * position).sum())
-    return plain, weighted
+        data = values.contiguous().view(torch.uint8)
+        whole = data.numel() // _PERIOD * _PERIOD
+        columns += data[:whole].view(-1, _PERIOD).sum(0, dtype=torch.int64)
+        columns[: data.numel() - whole] += data[whole:]
+    weights = torch.arange(1, _PERIOD + 1, device=flat.device)
+    return int(columns.sum()), int((columns * weights).sum())
 
 
 def check_changes(
