@@ -44,10 +44,10 @@ def _backdrop(seed: int, size: int) -> Image.Image:
     tint = 20 * np.array([math.cos(hue + a) for a in (0, 2.1, 4.2)])
     base = rng.uniform(165, 205) + tint
     slope = rng.uniform(-22, 22, 2)
-    y, x = np.mgrid[0:size, 0:size] / size - 0.5
-    light = slope[0] * x + slope[1] * y
-    pixels = np.clip(base + light[..., None], 0, 255)
-    return Image.fromarray(pixels.round().astype(np.uint8), "RGB")
+    place = np.arange(size) / size - 0.5
+    light = slope[0] * place + slope[1] * place[:, None]
+    channels = [np.rint(level + light).astype(np.uint8) for level in base]  # from 123 to 247
+    return Image.merge("RGB", [Image.fromarray(channel) for channel in channels])
 
 
 @cache

@@ -27,7 +27,7 @@ CLASSES = {
     "transformer": ["diffusers", "FluxTransformer2DModel"],
     "vae": ["diffusers", "AutoencoderKL"],
 }
-N = 20
+N = 10
 
 pytestmark = pytest.mark.skipif(
     not CHECKPOINT.is_dir(), reason="this copy of the source has no trained checkpoints"
@@ -60,12 +60,12 @@ def strings(file: Path) -> list[str]:
 
 @pytest.mark.slow
 def test_it_draws_the_new_answer_by_caption_and_edges(
-    all_items: list[Item], shapes_store: ImageStore
+    shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     spec = {"pipeline": "shapes:flux", "dtype": "float32", "batch_size": N}
-    settings = {"sizes": {"min_edge": 224}, "settings": {"steps": 12, "true_cfg": 1.0}}
+    settings = {"sizes": {"min_edge": 224}, "settings": {"steps": 8, "true_cfg": 1.0}}
     editor = FluxControlNetEditor(FluxEditorSpec.model_validate(spec | settings))
-    tasks = [task(item) for item in all_items[:N]]
+    tasks = [task(item) for item in shapes_items[:N]]
     seeds = [int(generator(0, c.item.id, "edit").integers(2**63)) for c in tasks]
     answers = [
         read_picture(drawing.image).answer(family_of(candidate).question)
@@ -73,9 +73,10 @@ def test_it_draws_the_new_answer_by_caption_and_edges(
         if isinstance(drawing, Drawing)
     ]
     right = sum(a == c.flip.new_text for a, c in zip(answers, tasks, strict=True) if c.flip)
-    assert right >= N / 2, f"{right}/{N} show the new answer"  # chance is about one in three
+    # chance is about one in three: 7 or more new answers, or no old one, in one of 50 draws
+    assert right >= 7, f"{right}/{N} show the new answer"
     old = sum(a == c.item.answer_text for a, c in zip(answers, tasks, strict=True))
-    assert old <= N / 10
+    assert old == 0
 
 
 def task(item: Item) -> Candidate:

@@ -20,6 +20,7 @@ from flipbench.generate.editors.flux_editor import FluxControlNetEditor, FluxEdi
 from flipbench.models.protocols import Drawing
 from flipbench.shapes.reading import Reading
 from flipbench.shapes.scene import COLORS, SHAPES, Scene, Thing
+from flipbench.shapes.training.flux import autoencoder
 from flipbench.shapes.training.flux.exam import Exam, grades
 from flipbench.shapes.training.flux.examples import Examples, pack
 from flipbench.shapes.training.flux.pictures import benchmark_hashes, few_things, new_family
@@ -117,6 +118,7 @@ def test_an_exam_counts_answers_and_cells() -> None:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Train in two goes: the first is stopped before its exam, and the second continues."""
     folder = tmp_path_factory.mktemp("flux")
     settings: dict[str, Any] = {
         "autoencoder": 2,
@@ -126,9 +128,17 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "few": 3,
     }
     settings |= {"batch_size": 4, "exam_each": 1, "exam_minutes": 10, "seed": 0}
-    for n_steps in (1, 3):  # the second call continues
-        train(argparse.Namespace(folder=folder, denoiser=n_steps, **settings))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(autoencoder, "_POOL", 20)
+        with patch.context() as stopping, pytest.raises(KeyboardInterrupt):
+            stopping.setattr(Exam, "grade", stop)
+            train(argparse.Namespace(folder=folder, denoiser=1, **settings))
+        train(argparse.Namespace(folder=folder, denoiser=3, **settings))
     return folder
+
+
+def stop(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 @pytest.mark.slow
