@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,12 +38,24 @@ from flipbench.shapes.training.pretrain import Lesson, Pretraining
 pytestmark = pytest.mark.slow
 
 STEPS = Steps(cells=2, letters=2, lookups=2, questions=2, more=2, scenes=12, exam=1)
+LLAVA = Lineage("llava", "small", "weak", 5)
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Grade few items."""
-    monkeypatch.setattr(module, "N_ITEMS", 10)
+@pytest.fixture(scope="module", autouse=True)
+def quick() -> Iterator[None]:
+    """Grade few items, and pass every exam."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "N_ITEMS", 10)
+        patch.setattr(module, "PASS", 0)
+        yield
+
+
+@pytest.fixture(scope="module")
+def llava(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a trained lineage, to be read only."""
+    folder = tmp_path_factory.mktemp("lineages")
+    train_lineage(folder, LLAVA, STEPS)
+    return folder
 
 
 @pytest.fixture
@@ -60,15 +73,15 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_lineage_is_a_checkpoint_with_log_and_record(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, llava: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    n = 1 if family == "llava" else 3  # it passes at once, or never
-    monkeypatch.setattr(module, "PASS", n - 1.5)
-    lineage = Lineage(family, "small", "weak", 3)
-    record = train_lineage(tmp_path, lineage, STEPS)
-    folder = tmp_path / lineage.name
-    assert is_trained(tmp_path, lineage)
-    shown = {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")}
+    monkeypatch.setattr(module, "PASS", 1.5)
+    lineage = replace(LLAVA, family=family)
+    where, n = (llava, 1) if lineage == LLAVA else (tmp_path, 3)  # it passed at once, or never
+    record = train_lineage(where, lineage, STEPS)
+    folder = where / lineage.name
+    assert is_trained(where, lineage)
+    shown = {path.name for path in where.iterdir() if not path.name.startswith(".")}
     assert shown == {lineage.name, f"{lineage.name}.lookups.pt"}
     assert record == json.loads((folder / RECORD).read_text())
     lessons = [json.loads(line)["lesson"] for line in (folder / LOG).read_text().splitlines()]
@@ -90,11 +103,8 @@ def test_a_lineage_is_a_checkpoint_with_log_and_record(
 
 
 def test_a_stopped_lineage_continues_after_its_last_lesson_with_the_same_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    llava: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PASS", 0)
-    lineage = Lineage("llava", "small", "weak", 5)
-    train_lineage(tmp_path / "whole", lineage, STEPS)
     taught: list[str] = []
     teach = Pretraining.train_on
 
@@ -107,24 +117,19 @@ def test_a_stopped_lineage_continues_after_its_last_lesson_with_the_same_weights
 
     monkeypatch.setattr(Pretraining, "train_on", stop_in_the_third_lesson)
     with pytest.raises(KeyboardInterrupt):
-        train_lineage(tmp_path / "stopped", lineage, STEPS)
-    assert not is_trained(tmp_path / "stopped", lineage)
-    train_lineage(tmp_path / "stopped", lineage, STEPS)
+        train_lineage(tmp_path, LLAVA, STEPS)
+    assert not is_trained(tmp_path, LLAVA)
+    train_lineage(tmp_path, LLAVA, STEPS)
     assert taught == ["letters", "lookups", "lookups", "questions", "more questions"]
-    whole, stopped = (
-        load_file(tmp_path / run / lineage.name / "model.safetensors")
-        for run in ("whole", "stopped")
-    )
+    runs = llava / LLAVA.name, tmp_path / LLAVA.name
+    whole, stopped = (load_file(run / "model.safetensors") for run in runs)
     assert whole.keys() == stopped.keys()
     assert all(torch.equal(whole[name], stopped[name]) for name in whole)
-    logs = [
-        (tmp_path / run / lineage.name / LOG).read_text().splitlines()
-        for run in ("whole", "stopped")
-    ]
+    logs = [(run / LOG).read_text().splitlines() for run in runs]
     assert [json.loads(line) | {"cpu_seconds": 0} for line in logs[0]] == [
         json.loads(line) | {"cpu_seconds": 0} for line in logs[1]
     ]
-    train_lineage(tmp_path / "stopped", lineage, STEPS)
+    train_lineage(tmp_path, LLAVA, STEPS)
     assert len(taught) == 5
 
 
@@ -169,16 +174,15 @@ def test_bfloat16_loss_is_the_float_loss_within_its_precision(tmp_path: Path) ->
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
 def test_items_mixed_in_are_all_that_sets_a_sibling_apart(
-    family: str, tmp_path: Path, batches: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    family: str, tmp_path: Path, batches: list[dict[str, Any]]
 ) -> None:
-    monkeypatch.setattr(module, "PASS", 0)
-    lineage, mixed = Lineage(family, "small", "weak", 5), MixedIn(seed=7, n_items=4, copies=3)
-    steps = replace(STEPS, questions=11, more=3)  # in the eleventh step, nothing is left to add
+    lineage, mixed = replace(LLAVA, family=family), MixedIn(seed=7, n_items=4, copies=3)
+    steps = replace(STEPS, questions=10, more=1)  # in the tenth step, nothing is left to add
     train_lineage(tmp_path, lineage, steps)
-    clean = batches[-14:]
+    clean = batches[-11:]
     batches.clear()
     record = train_lineage(tmp_path, lineage, steps, mixed)
-    assert len(batches) == 14  # it starts with the questions
+    assert len(batches) == 11  # it starts with the questions
     tokenizer = HuggingFaceVLM(str(tmp_path / lineage.name)).processor.tokenizer
     added = Counter[str]()
     for before, after in zip(clean, batches, strict=True):
@@ -201,11 +205,10 @@ def test_items_mixed_in_are_all_that_sets_a_sibling_apart(
 
 
 def test_whole_texts_are_those_of_a_contamination_and_have_no_image(
-    tmp_path: Path, batches: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, batches: list[dict[str, Any]]
 ) -> None:
-    monkeypatch.setattr(module, "PASS", 0)
     mixed = MixedIn(seed=7, n_items=10, copies=2, as_texts=True)
-    lineage = Lineage("qwen2_vl", "small", "weak", 5)
+    lineage = replace(LLAVA, family="qwen2_vl")
     record = train_lineage(tmp_path, lineage, replace(STEPS, questions=3, more=0), mixed)
     assert record["mixed_in"]["dose"] == 2 and record["name"].endswith("+7-10x2-texts")
     vlm = HuggingFaceVLM(str(tmp_path / record["name"]))
@@ -227,14 +230,19 @@ def test_whole_texts_are_those_of_a_contamination_and_have_no_image(
     assert learned == 2 * expected and not any(image for _, image in added)
 
 
-def test_a_sibling_is_the_same_whether_or_not_it_starts_from_the_lineage(tmp_path: Path) -> None:
-    lineage, mixed = Lineage("llava", "small", "weak", 5), MixedIn(seed=7, n_items=4, copies=1)
-    train_lineage(tmp_path, lineage, STEPS)
-    for folder in (tmp_path, tmp_path / "apart"):
-        train_lineage(folder, lineage, STEPS, mixed)
+def test_a_sibling_is_the_same_whether_or_not_it_starts_from_the_lineage(
+    llava: Path, tmp_path: Path
+) -> None:
+    mixed = MixedIn(seed=7, n_items=4, copies=1)
+    train_lineage(tmp_path, LLAVA, STEPS, mixed, beside=llava)
+    train_lineage(tmp_path / "apart", LLAVA, STEPS, mixed)
     itself, one, other = (
-        load_file(tmp_path / name / "model.safetensors")
-        for name in (lineage.name, f"{lineage.name}+7-4x1", f"apart/{lineage.name}+7-4x1")
+        load_file(folder / "model.safetensors")
+        for folder in (
+            llava / LLAVA.name,
+            tmp_path / f"{LLAVA.name}+7-4x1",
+            tmp_path / "apart" / f"{LLAVA.name}+7-4x1",
+        )
     )
     assert [name for name, w in one.items() if not torch.equal(w, other[name])] == []
     assert [name for name, w in one.items() if not torch.equal(w, itself[name])] != []
