@@ -138,16 +138,18 @@ def audit(
     With --workers, the corpus is embedded by several processes, one for each GPU.
     """
     assembly = assemble(config, overrides, limit, quiet, workers=workers, worker=worker)
-    from flipbench.pipelines.audit.audit import audit_benchmark
-    from flipbench.pipelines.audit.corpus import embed_share
-    from flipbench.pipelines.audit.plan import plan_audit
-
     if dry_run:
+        from flipbench.pipelines.audit.plan import plan_audit
+
         raise typer.Exit(say("\n".join(plan_audit(assembly))))
     if worker:
+        from flipbench.pipelines.audit.corpus import embed_share
+
         if corpus := assembly.config.audit.corpus:
             embed_share(assembly, corpus)
         raise typer.Exit()
+    from flipbench.pipelines.audit.audit import audit_benchmark
+
     audited = audit_benchmark(assembly)
     say(f"{audited.headline}\n{audited.page}")
     again = Again(config, overrides)

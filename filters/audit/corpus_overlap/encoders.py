@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -16,7 +15,9 @@ from flipbench.core.errors import ConfigError, DataError, need
 from flipbench.core.record_base import content_id
 from flipbench.imaging.similarity import perceptual_hash
 from flipbench.models.vlm.checkpoints import fingerprint, resolve_path
-from flipbench.models.vlm.loading import usable_device
+
+if TYPE_CHECKING:
+    import torch
 
 Vectors = NDArray[Any]
 PRESETS = {
@@ -85,9 +86,11 @@ def load_encoder(
     PrerequisiteError, DataError
         If the checkpoint or a package is missing, or it cannot encode images.
     """
-    device = usable_device(device)
     if name == PHASH:
         return PerceptualHash()
+    from flipbench.models.vlm.loading import usable_device  # seconds, which the hash does not need
+
+    device = usable_device(device)
     if name.startswith(_OPEN_CLIP):
         return OpenCLIPEncoder(name, device=device, dtype=dtype)
     return TransformersEncoder(name, device=device, dtype=dtype, revision=revision)
@@ -152,6 +155,7 @@ class TransformersEncoder:
     def __init__(
         self, name: str, *, device: str = "cpu", dtype: str = "float32", revision: str | None = None
     ) -> None:
+        import torch
         from transformers import AutoImageProcessor, AutoModel
 
         where = resolve_path(PRESETS.get(name, name))
@@ -186,17 +190,18 @@ class TransformersEncoder:
         pixels = self._processor(images=image, return_tensors="pt")["pixel_values"][0]
         return pixels.to(self._dtype)  # type: ignore[no-any-return]
 
-    @torch.inference_mode()
     def embed(self, prepared: Sequence[torch.Tensor]) -> Vectors:
         """Return the vectors, shape (n, dimension) of float32."""
-        pixels = torch.stack(list(prepared)).to(self._device, non_blocking=True)
-        if hasattr(self._model, "get_image_features"):
-            found = self._model.get_image_features(pixel_values=pixels)
-        else:
-            found = self._model(pixel_values=pixels)
-        return self._vectors(found).float().cpu().numpy()  # type: ignore[no-any-return]
+        import torch
+
+        ask = getattr(self._model, "get_image_features", self._model)
+        with torch.inference_mode():
+            found = ask(pixel_values=_stacked(prepared, self._device))
+            return self._vectors(found).float().cpu().numpy()  # type: ignore[no-any-return]
 
     def _vectors(self, found: Any) -> Any:
+        import torch
+
         if isinstance(found, torch.Tensor):
             return found
         if (projected := getattr(found, "image_embeds", None)) is not None:
@@ -235,6 +240,8 @@ class OpenCLIPEncoder:
     dtype = "float32"
 
     def __init__(self, name: str, *, device: str = "cpu", dtype: str = "float32") -> None:
+        import torch
+
         open_clip = need("open_clip", "corpus")
         model_name, _, weights = name.removeprefix(_OPEN_CLIP).partition("/")
         if not weights:
@@ -258,14 +265,24 @@ class OpenCLIPEncoder:
         pixels: torch.Tensor = self._transform(image)
         return pixels.to(self._dtype)
 
-    @torch.inference_mode()
     def embed(self, prepared: Sequence[torch.Tensor]) -> Vectors:
         """Return the vectors, shape (n, dimension) of float32."""
-        pixels = torch.stack(list(prepared)).to(self._device, non_blocking=True)
-        return self._model.encode_image(pixels).float().cpu().numpy()  # type: ignore[no-any-return]
+        import torch
+
+        with torch.inference_mode():
+            found = self._model.encode_image(_stacked(prepared, self._device))
+            return found.float().cpu().numpy()  # type: ignore[no-any-return]
+
+
+def _stacked(prepared: Sequence[torch.Tensor], device: str) -> torch.Tensor:
+    import torch
+
+    return torch.stack(list(prepared)).to(device, non_blocking=True)
 
 
 def _weights_hash(model: torch.nn.Module) -> str:
+    import torch
+
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         digest.update(name.encode())
