@@ -134,12 +134,21 @@ def test_two_workers_share_captions_and_pictures_of_models_on_this_machine(
         assert sum(written) == 4
 
 
-def test_a_worker_runs_only_the_edit_stage(
+def test_workers_share_pictures_and_ask_no_server(
     flipbench: Flipbench, tiny: list[str], server: OpenAIServer, tmp_path: Path
 ) -> None:
-    assert flipbench("generate", *tiny, "--worker", "0/2")[0] == 0
+    editor = "generate.editor={kind: python, target: 'examples.plugins.editor:BannerEditor'}"
+    quick = [*tiny, editor, "-q"]
+    assert flipbench("generate", *quick, "--worker", "0/2")[0] == 0
     run = Run(tmp_path / "run")
     assert not server.chats() and not list(run.read(Flip)) and not list(run.read(Edit))
+    status, _, err = flipbench("generate", *quick, "--workers", "2")
+    assert status == 0 and "edit: 0 done, 4 already there, 0 failed" in err, err
+    assert len(server.chats()) == 4, "one caption each, by the main process"
+    written = [path.read_text().count("\n") for path in (run.path / "edits").glob("*.jsonl")]
+    assert sum(written) == 4, "none is drawn twice"
+    assert flipbench("generate", *quick, f"run={tmp_path / 'alone'}")[0] == 0
+    assert pictures(tmp_path / "alone") == pictures(run.path) and len(pictures(run.path)) == 4
 
 
 def test_the_price_is_printed_before_anything_is_sent(

@@ -19,21 +19,19 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 N = 3
 
 
-def drawn(folder: Path, *limits: int | None, n_workers: int = 1) -> dict[str, str]:
+def drawn(folder: Path, *limits: int | None) -> dict[str, str]:
     """Generate into ``folder``, item by item up to each limit; return the pictures by edit."""
     short: dict[str, Any] = {"benchmark.n_items": N, "generate.editor.settings.steps": 2}
     config = CONFIGS / "generate" / "shapes-flux.yaml"
     for limit in limits:
-        overrides = short | {"run": str(folder)}
-        fb.generate(config, overrides, limit=limit, n_workers=n_workers, progress=False)
+        fb.generate(config, short | {"run": str(folder)}, limit=limit, progress=False)
     return {edit.id: edit.image.sha256 for edit in Run(folder).read(Edit)}
 
 
-def test_company_resuming_and_workers_change_no_picture(tmp_path: Path) -> None:
+def test_company_and_resuming_change_no_picture(tmp_path: Path) -> None:
     together = drawn(tmp_path / "together", None)
     assert len(set(together.values())) == N
     assert drawn(tmp_path / "resumed", 1, 2, None) == together
-    assert drawn(tmp_path / "shared", None, n_workers=2) == together
 
 
 def test_a_judge_that_is_told_the_answer_is_held_against_the_pixels(
