@@ -147,10 +147,10 @@ def test_pairs_with_almost_equal_images_are_left_out_and_counted(
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[PairedBenchmark, Run]:
-    """Return 240 pairs of the embedded world."""
+    """Return 160 pairs of the embedded world."""
     run = Run(tmp_path_factory.mktemp("harder"))
     pairs = []
-    for number, original in enumerate(shapes_vqa(run.images, 240)):
+    for number, original in enumerate(shapes_vqa(run.images, 160)):
         family = QuestionFamily.from_json(original.extra["family"])
         assert original.options is not None and original.answer is not None
         n = len(original.options)
@@ -160,6 +160,17 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[PairedBenchmark, Ru
         perturbed = original.model_dump() | changed | {"answer_text": new}
         pairs.append(Pair(original, Item.model_validate(perturbed)))
     return PairedBenchmark("shapes-vqa", tuple(pairs), run.images), run
+
+
+@pytest.fixture(scope="module")
+def blurred(pairs: tuple[PairedBenchmark, Run]) -> PairedBenchmark:
+    """Return the pairs, their perturbed pictures blurred by 7 pixels."""
+    benchmark, _ = pairs
+
+    def blur(picture: Any, number: int) -> Any:
+        return picture.filter(ImageFilter.GaussianBlur(7))
+
+    return edited(benchmark, range(len(benchmark.pairs)), blur)
 
 
 def scores_of(benchmark: PairedBenchmark, run: Run, path: str) -> dict[str, Score]:
@@ -173,21 +184,17 @@ def scores_of(benchmark: PairedBenchmark, run: Run, path: str) -> dict[str, Scor
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", ["shapes:llava", "shapes:qwen2_vl"])
-def test_harder_pictures_mislead_mcnemar_but_not_attraction(path: str, pairs: Any) -> None:
-    """A clean model, perturbed pictures blurred by 7 pixels."""
-    benchmark, run = pairs
-
-    def blur(picture: Any, number: int) -> Any:
-        return picture.filter(ImageFilter.GaussianBlur(7))
-
-    plain = scores_of(benchmark, run, path)
+def test_harder_pictures_mislead_mcnemar_but_not_attraction(
+    path: str, pairs: tuple[PairedBenchmark, Run], blurred: PairedBenchmark
+) -> None:
+    """The model is clean, and blurred pictures are harder to see."""
+    plain, harder = (scores_of(benchmark, pairs[1], path) for benchmark in (pairs[0], blurred))
     assert plain["perturbation_gap mcnemar"].verdict == "not_detected"
-    blurred = scores_of(edited(benchmark, range(240), blur), run, path)
-    assert blurred["perturbation_gap mcnemar"].verdict == "contaminated"
-    assert blurred["perturbation_gap mcnemar"].p_value < 0.01
-    assert blurred["confidence_gap label_swap"].verdict == "contaminated"
-    attraction = blurred["old_answer_attraction chance"]
-    assert attraction.verdict == "not_detected" and attraction.accuracies["old answer"].n > 30
+    assert harder["perturbation_gap mcnemar"].verdict == "contaminated"
+    assert harder["perturbation_gap mcnemar"].p_value < 0.01
+    assert harder["confidence_gap label_swap"].verdict == "contaminated"
+    attraction = harder["old_answer_attraction chance"]
+    assert attraction.verdict == "not_detected" and attraction.accuracies["old answer"].n > 40
 
 
 @pytest.mark.slow
@@ -200,6 +207,6 @@ def test_failed_edits_mislead_attraction(pairs: Any) -> None:
         old.paste((255, 255, 255), (0, 0, old.width, 12))
         return old
 
-    spoilt = edited(benchmark, range(0, 240, 3), failed)
+    spoilt = edited(benchmark, range(0, 160, 3), failed)
     found = scores_of(spoilt, run, "shapes:llava")["old_answer_attraction chance"]
     assert found.verdict == "contaminated"
