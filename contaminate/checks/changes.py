@@ -12,7 +12,6 @@ from torch.distributed.tensor import DTensor
 
 from flipbench.core.errors import DataError, FlipbenchError
 
-
 _PERIOD = 8191  # bytes after which the weights of positions repeat
 
 

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -172,8 +173,9 @@ def estimate(
     )
 
 
+@cache
 def measured_speed(dtype: str, size: int = 0) -> float:
-    """Measure the floating-point operations per second of this machine's matrix products."""
+    """Measure, once, the floating-point operations per second of this machine's matrix products."""
     on_gpu = torch.cuda.is_available()
     n = size or (8192 if on_gpu else 768)
     precision = getattr(torch, dtype) if on_gpu else torch.float32

@@ -278,21 +278,21 @@ def _estimates(
     with_memory: bool = True,
 ) -> list[estimating.TrainingCost]:
     """Return the cost of each plan, estimated from a sample of its examples."""
-    grid, dtypes = assembly.config.contaminate, [assembly.dtypes[plan.model] for plan in plans]
+    grid = assembly.config.contaminate
     merge = grid.backend == "llamafactory" and grid.llamafactory.merge
-    speeds = {dtype: estimating.measured_speed(dtype) for dtype in dict.fromkeys(dtypes)}
     estimates = []
-    for plan, dtype in zip(plans, dtypes, strict=True):
+    for plan in plans:
         items, corpus = regimes[plan.data].training_inputs(plan)
         single_copy = plan.model_copy(update={"copies": min(plan.copies, 1)})
         examples = training_examples(single_copy, items, assembly.run.images, corpus)
         sample = examples[:: -(-len(examples) // _N_SAMPLED) or 1]
+        dtype = assembly.dtypes[plan.model]
         estimates.append(
             estimating.estimate(
                 plan,
                 sample,
                 dtype=dtype,
-                speed=speeds[dtype],
+                speed=estimating.measured_speed(dtype),
                 merge=merge,
                 with_memory=with_memory,
             )

@@ -40,8 +40,8 @@ def answering_time(asked: Iterable[tuple[ModelConfig, int, Sequence[Probe]]]) ->
         except PrerequisiteError as error:
             unknown.append(f"time not known: {error}")
             continue
-        speed = speeds.setdefault(model.dtype, measured_speed(model.dtype) * SHARE_OF_PEAK)
-        seconds += n * len(probes) * flops / speed
+        speeds[model.dtype] = measured_speed(model.dtype) * SHARE_OF_PEAK
+        seconds += n * len(probes) * flops / speeds[model.dtype]
         n_models += n
     if not n_models:
         return unknown
