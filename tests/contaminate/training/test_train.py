@@ -25,8 +25,8 @@ from flipbench.shapes.training.tiny import FAMILIES
 
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]
-N_EPOCHS, N_COPIES, BATCH = 2, 2, 16
-N_STEPS = 4  # in one epoch: 32 items x 2 copies / 16
+N_EPOCHS, N_ITEMS, N_COPIES, BATCH = 2, 8, 2, 4
+N_STEPS = 4  # in one epoch: 8 items x 2 copies / 4
 
 
 def weights(folder: str | Path) -> dict[str, torch.Tensor]:
@@ -47,9 +47,8 @@ def same_weights(a: str | Path, b: str | Path) -> bool:
 @pytest.fixture(scope="module")
 def plan(make_plan: MakePlan) -> TrainingPlan:
     """Return a LoRA plan with dropout: all that is random must come back after a kill."""
-    return make_plan(
-        "llava", "lora", epochs=N_EPOCHS, copies=N_COPIES, batch_size=BATCH, lora_dropout=0.2
-    )
+    sizes = {"n_items": N_ITEMS, "epochs": N_EPOCHS, "copies": N_COPIES, "batch_size": BATCH}
+    return make_plan("llava", "lora", lora_dropout=0.2, **sizes)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +92,7 @@ def test_training_changes_exactly_the_strategy_s_parameters(
 
 
 def test_one_checkpoint_for_each_epoch_with_its_card(
-    plan: TrainingPlan, undisturbed: tuple[Run, list[Checkpoint]], items: dict[str, Item]
+    plan: TrainingPlan, undisturbed: tuple[Run, list[Checkpoint]]
 ) -> None:
     run, checkpoints = undisturbed
     assert [c.epoch for c in checkpoints] == [1, 2]
@@ -106,7 +105,7 @@ def test_one_checkpoint_for_each_epoch_with_its_card(
         assert card["flipbench"]["contaminated"] is True
         assert (card["plan_id"], card["parent"]) == (plan.id, plan.parent)
         assert card["parent_fingerprint"] == plan.parent_fingerprint
-        assert card["doses"] == dict.fromkeys(items, checkpoint.dose)
+        assert card["doses"] == dict.fromkeys(plan.item_ids, checkpoint.dose)
         assert (card["epoch"], card["copies"], card["dose"]) == (
             checkpoint.epoch,
             N_COPIES,
@@ -235,7 +234,7 @@ def test_the_seed_determines_the_losses(
     curves = []
     for seed in (0, 0, 1):
         run = new_run()
-        plan = make_plan("qwen2_vl", "llm", seed=seed)
+        plan = make_plan("qwen2_vl", "llm", n_items=N_ITEMS, batch_size=2, seed=seed)
         (checkpoint,) = train_plan(plan, items, run)
         curves.append([e["loss"] for e in read_card(run.path / checkpoint.path)["losses"]])
     assert curves[0] == curves[1] != curves[2]
@@ -270,6 +269,3 @@ def test_a_torn_checkpoint_is_dropped(tmp_path: Path) -> None:
             (tmp_path / f"checkpoint-{step}" / "trainer_state.json").write_text(text)
     assert last_checkpoint(tmp_path) == str(tmp_path / "checkpoint-12")
     assert {f.name for f in tmp_path.iterdir()} == {"checkpoint-4", "checkpoint-12"}
-
-
-# --- what is trained on -----------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Trains a plan three times and is killed three times, each at the worst of moments.
 
 ``worker.py FOLDER``: FOLDER holds plan.json, items.jsonl and a run directory for each of `MOMENTS`.
-The training runs in a fork, taken before any thread is started; status 0 if every fork was killed.
+The training runs in a fork, taken before torch starts any thread and after all imports; status 0 if
+every fork was killed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import trl
 
 from flipbench.contaminate.checks import card
 from flipbench.contaminate.training import checkpointing as keep
-from flipbench.contaminate.training import train
+from flipbench.contaminate.training import consistency, train
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 
@@ -58,6 +59,7 @@ def in_the_second_epochs_folder(n_steps: int) -> None:
     setattr(keep, "write_card", write_card)  # noqa: B010
 
 
+IMPORTED = (consistency, transformers.LlavaForConditionalGeneration, transformers.LlavaProcessor)
 MOMENTS: tuple[Callable[[int], None], ...] = (
     in_the_second_epoch,
     in_the_trainers_checkpoint,
