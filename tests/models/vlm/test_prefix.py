@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from flipbench.models.vlm.sharing.token_trees import by_length, head_and_kept, t
 from flipbench.prompting.prompts import choice_prompt
 from tests.fixtures.tiny_families import FAMILIES, save
 
+Answers = Callable[[HuggingFaceVLM], list[Response | Exception]]
 IMAGE = 9
 QUESTIONS = ("What color is the star?", "What color is the circle?", "Is it red? Look with care.")
 
@@ -37,7 +38,12 @@ def probe(number: int, images: tuple[ImageRef, ...], **changes: Any) -> Probe:
     return Probe(item_id=str(number), variant="original", images=images, prompt=prompt, **asked)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> ImageStore:
+    return ImageStore(tmp_path_factory.mktemp("prefix") / "images")
+
+
+@pytest.fixture(scope="module")
 def sets(store: ImageStore) -> list[tuple[ImageRef, ...]]:
     """Return sets of one and of two pictures, of unlike shapes."""
     rng = np.random.default_rng(0)
@@ -115,6 +121,20 @@ def alone(vlm: HuggingFaceVLM) -> HuggingFaceVLM:
     return other
 
 
+@pytest.fixture(scope="module")
+def one_by_one(store: ImageStore, sets: list[tuple[ImageRef, ...]]) -> Answers:
+    """Answer the probes of all kinds one by one, once with each model."""
+    known: dict[str, list[Response | Exception]] = {}
+
+    def answers(vlm: HuggingFaceVLM) -> list[Response | Exception]:
+        if vlm.fingerprint not in known:
+            other = alone(vlm)
+            known[vlm.fingerprint] = [other.ask([p], store)[0] for p in of_all_kinds(sets)]
+        return known[vlm.fingerprint]
+
+    return answers
+
+
 def count_opened(store: ImageStore, monkeypatch: pytest.MonkeyPatch) -> list[ImageRef]:
     """Return a list to which each picture is added when it is read."""
     opened, really_open = list[ImageRef](), store.open
@@ -139,7 +159,11 @@ QUICK = ("llava", "qwen2_vl", "llava-onevision")
     ],
 )
 def test_all_kinds_together_are_answered_as_one_by_one(
-    family: str, store: ImageStore, sets: list[tuple[ImageRef, ...]], tmp_path: Path
+    family: str,
+    store: ImageStore,
+    sets: list[tuple[ImageRef, ...]],
+    one_by_one: Answers,
+    tmp_path: Path,
 ) -> None:
     vlm = load(family, tmp_path / "model")
     assert vlm._reader
@@ -147,8 +171,8 @@ def test_all_kinds_together_are_answered_as_one_by_one(
     for size in (len(probes), 7):
         parts = (vlm.ask(probes[i : i + size], store) for i in range(0, len(probes), size))
         together = [answer for part in parts for answer in part]
-        for answer, asked in zip(together, probes, strict=True):
-            assert differences(answer, alone(vlm).ask([asked], store)[0]) == []
+        for answer, expected in zip(together, one_by_one(vlm), strict=True):
+            assert differences(answer, expected) == []
 
 
 def test_pictures_are_kept_from_one_call_to_the_next_until_the_weights_change(
@@ -166,13 +190,16 @@ def test_pictures_are_kept_from_one_call_to_the_next_until_the_weights_change(
 
 @pytest.mark.parametrize(("cache_mib", "most_kept"), [(0, 0), (1, 2**19)])
 def test_memory_bounds_what_is_kept_and_changes_no_answer(
-    cache_mib: int, most_kept: int, store: ImageStore, sets: list[tuple[ImageRef, ...]]
+    cache_mib: int,
+    most_kept: int,
+    store: ImageStore,
+    sets: list[tuple[ImageRef, ...]],
+    one_by_one: Answers,
 ) -> None:
     vlm = HuggingFaceVLM(**ModelConfig(path="shapes:llava", cache_mib=cache_mib).model_dump())
     assert vlm._reader
-    probes = of_all_kinds(sets)
-    for answer, asked in zip(vlm.ask(probes, store), probes, strict=True):
-        assert differences(answer, alone(vlm).ask([asked], store)[0]) == []
+    for answer, expected in zip(vlm.ask(of_all_kinds(sets), store), one_by_one(vlm), strict=True):
+        assert differences(answer, expected) == []
     kept = [kept.layers for kept in vlm._reader._pictures.values()]
     assert sum(x.nbytes for layers in kept for both in layers for x in both) <= most_kept
 
