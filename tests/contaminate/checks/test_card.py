@@ -76,7 +76,7 @@ def test_a_training_that_teaches_nothing_is_not_verified(
 def test_a_clean_model_that_leaves_no_room_is_named(
     make_plan: MakePlan, items: dict[str, Item], new_run: NewRun
 ) -> None:
-    run, plan = new_run(), make_plan("llava", "lora", n_items=6, copies=30)
+    run, plan = new_run(), make_plan("llava", "lora", n_items=6)
     (checkpoint,) = train_plan(plan, items, run)
     (warning,) = checkpoint.warnings
     n_wrong = 6 - read_card(run.path / checkpoint.path)["verification"]["items"]["k_before"]
