@@ -38,8 +38,8 @@ def repository_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_example_runs_and_every_id_holds_target_and_arguments(flipbench: Flipbench) -> None:
-    arguments = ["run", str(EXAMPLE), "run=out", "benchmark.n_items=6", "--quiet"]
-    done = flipbench(*arguments)
+    arguments = [str(EXAMPLE), "run=out", "benchmark.n_items=6", "--quiet"]
+    done = flipbench("run", *arguments)
     assert done.status == 0, done.err
     run = Run(Path("out"))
     captions, edits = list(run.read(Caption)), list(run.read(Edit))
@@ -57,10 +57,10 @@ def test_the_example_runs_and_every_id_holds_target_and_arguments(flipbench: Fli
     assert len({r.model_fingerprint for r in responses}) == 2
     assert (run.path / "report" / "index.html").exists()
 
-    assert " 0 done, " in flipbench(*arguments).err
+    assert " 0 done, " in flipbench("run", *arguments).err
     assert len(list(run.read(Edit))) == 6 and len(list(run.read(Response))) == len(responses)
     higher = "generate.editor.arguments={height: 0.5}"
-    assert flipbench(*arguments, higher).status == 0
+    assert flipbench("generate", *arguments, higher).status == 0
     assert len(list(run.read(Edit))) == 12, "other arguments make other pictures"
 
 

@@ -65,6 +65,12 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return such a folder to read from."""
+    return unpack(tmp_path_factory.mktemp("untouched"))
+
+
 @pytest.fixture
 def stored(tmp_path: Path) -> Path:
     """Return a folder with the runs, and the configurations that made them."""
@@ -94,9 +100,9 @@ def done_and_there(result: Result) -> tuple[Counter[str], Counter[str]]:
 
 @pytest.mark.parametrize("kind", N_RECORDS, ids=lambda kind: kind.kind)
 def test_records_read_and_have_the_ids_that_are_made_today(
-    kind: type[Record], stored: Path
+    kind: type[Record], untouched: Path
 ) -> None:
-    rows = [json.loads(line) for line in lines(stored, kind)]
+    rows = [json.loads(line) for line in lines(untouched, kind)]
     assert len(rows) == N_RECORDS[kind]
     for row in rows:
         anew = kind.model_validate({key: value for key, value in row.items() if key != "id"})
@@ -140,9 +146,10 @@ def test_what_changes_is_done_anew(stored: Path, flipbench: Flipbench) -> None:
     assert (made["caption"], found["caption"], made["edit"]) == (0, 8, 8)
 
 
-def test_stored_checkpoints_keep_their_fingerprints(stored: Path) -> None:
-    rows = [json.loads(line) for line in lines(stored, Checkpoint)]
-    assert [fingerprint(str(stored / "runs/shapes" / row["path"]), "float32") for row in rows] == [
+def test_stored_checkpoints_keep_their_fingerprints(untouched: Path) -> None:
+    rows = [json.loads(line) for line in lines(untouched, Checkpoint)]
+    run = untouched / "runs" / "shapes"
+    assert [fingerprint(str(run / row["path"]), "float32") for row in rows] == [
         row["fingerprint"] for row in rows
     ]
 
@@ -154,8 +161,8 @@ def test_trained_plans_are_not_trained_again(stored: Path, flipbench: Flipbench)
 
 
 def test_the_stored_configuration_is_the_one_that_its_file_gives(
-    stored: Path, monkeypatch: pytest.MonkeyPatch
+    untouched: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(stored)
+    monkeypatch.chdir(untouched)
     for name in ("shapes", "pairs"):
         assert load_config(f"runs/{name}/config.yaml") == load_config(f"{name}.yaml")
