@@ -35,7 +35,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory, tiny_folders: dict[str, Path
     numbers flags it.
     """
     folder = tmp_path_factory.mktemp("mixed")
-    every = make_benchmark(folder / "r", 120)
+    every = make_benchmark(folder / "r", 60)
     outsider = HuggingFaceVLM("shapes:qwen2_vl")
     sides = [right(outsider, items, every) for items in (every.originals, every.perturbed)]
     falls = [
