@@ -8,7 +8,7 @@ little about it. Therefore it is averaged over 0 to 1, with its likelihood as we
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
 import scipy
@@ -83,9 +83,15 @@ def correlation_of_counts(counts: tuple[tuple[int, int], ...]) -> float:
     The mean of its posterior under a beta-binomial model, with a flat prior of the correlation and
     Jeffreys' prior of the rate.
     """
+    return _mean(sum((_log_likelihood(k, n) for k, n in counts), np.zeros(1)))
+
+
+@lru_cache(maxsize=256)  # of 64 kB each: many clusters have the same counts
+def _log_likelihood(k: int, n: int) -> Array:
+    """Return that of one cluster under the beta-binomial model, by rate and correlation."""
     a, b = _SHARE * (1 - _RHO) / _RHO, (1 - _SHARE) * (1 - _RHO) / _RHO
     log_beta = scipy.special.betaln
-    return _mean(sum((log_beta(k + a, n - k + b) - log_beta(a, b) for k, n in counts), np.zeros(1)))
+    return np.asarray(log_beta(k + a, n - k + b) - log_beta(a, b))
 
 
 def correlation_of_values(
