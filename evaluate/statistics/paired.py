@@ -10,6 +10,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -238,6 +239,7 @@ def gap_difference(
     )
 
 
+@lru_cache(maxsize=4096)
 def mcnemar_p(b: int, c: int, alternative: Alternative = "two-sided") -> float:
     """Return the exact McNemar p-value of ``b`` pairs right→wrong and ``c`` wrong→right.
 
