@@ -13,6 +13,7 @@ NODE: dict[str, Any] = {
     "num_cpus": 1,
     "object_store_memory": 100 * 2**20,
     "include_dashboard": False,
+    "include_log_monitor": False,
 }
 
 
