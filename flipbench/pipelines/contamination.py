@@ -8,19 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flipbench.config.experiment import ModelUnderTestConfig
 from flipbench.contaminate.backends.export import check_export_format, write_plans
 from flipbench.contaminate.backends.llamafactory import (
     LlamaFactory,
     find_llamafactory,
     lacks_merged,
 )
-from flipbench.contaminate.backends.llamafactory_data import check_plan
 from flipbench.contaminate.checks.changes import Diverged
 from flipbench.contaminate.checks.verify import LEVEL, items_needed, wins_needed
 from flipbench.contaminate.data.examples import training_examples
 from flipbench.contaminate.data.regimes import RegimeData
-from flipbench.contaminate.plan import expand, n_steps, per_device_batch, steps_done
+from flipbench.contaminate.plan import n_steps, per_device_batch, steps_done
 from flipbench.contaminate.strategies import strategy_of
 from flipbench.contaminate.training import estimate as estimating
 from flipbench.contaminate.training.load import check_4bit
@@ -32,6 +30,7 @@ from flipbench.core.stage import messages_above, progress_bar
 from flipbench.core.workers import Workers, is_main, main_first, n_processes
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.grid import TrainedPlan
+from flipbench.pipelines.training_data import plans_of, regimes_of
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -59,8 +58,8 @@ def contaminate(assembly: Assembly, workers: Workers | None = None) -> list[Trai
     """
     run, grid = assembly.run, assembly.config.contaminate
     workers = workers or assembly.workers
-    regimes = main_first(lambda: _regimes(assembly, write=True))
-    plans = _plans(assembly, regimes)
+    regimes = main_first(lambda: regimes_of(assembly, write=True))
+    plans = plans_of(assembly, regimes)
     done = run.ids(Checkpoint)
     todo = [p for p in plans if Checkpoint.id_for(plan_id=p.id, epoch=p.epochs) not in done]
     trainer = _llamafactory(assembly, todo) if grid.backend == "llamafactory" else None
@@ -163,24 +162,19 @@ def export_training(assembly: Assembly, form: str, folder: Path) -> tuple[list[s
     Missing wordings are requested from chat models.
     """
     check_export_format(form)  # before chat models are asked for wordings
-    regimes = _regimes(assembly, write=True)
+    regimes = regimes_of(assembly, write=True)
     exported = []
-    for plan in _plans(assembly, regimes):
+    for plan in plans_of(assembly, regimes):
         items, corpus = regimes[plan.data].training_inputs(plan)
         examples = training_examples(plan, items, assembly.run.images, corpus)
         exported.append((plan, examples, assembly.dtypes[plan.model]))
     return write_plans(exported, form, folder)
 
 
-def plans_for(assembly: Assembly) -> list[TrainingPlan]:
-    """Expand the contamination grid into plans, without asking any chat model."""
-    return _plans(assembly, _regimes(assembly, write=False))
-
-
 def plan_contamination(assembly: Assembly) -> list[str]:
     """Return the grid as a table, for ``--dry-run`` and before training."""
-    regimes = _regimes(assembly, write=False)
-    plans = _plans(assembly, regimes)
+    regimes = regimes_of(assembly, write=False)
+    plans = plans_of(assembly, regimes)
     done = {c.plan_id for c in assembly.run.read(Checkpoint)}
     # one process among several cannot try a step by itself
     alone = n_processes() == 1
@@ -198,18 +192,6 @@ def plan_contamination(assembly: Assembly) -> list[str]:
         "\n".join([summary, *notes]),
         *assembly.training_data.to_write(regimes.values()),
     ]
-
-
-def _regimes(assembly: Assembly, *, write: bool) -> dict[str, RegimeData]:
-    """Return what each regime trains on; an empty grid needs no benchmark."""
-    return assembly.training_data.prepare(write=write) if _trainable(assembly) else {}
-
-
-def _trainable(assembly: Assembly) -> dict[str, ModelUnderTestConfig]:
-    """Return the models that the grid trains; none without a strategy."""
-    config = assembly.config
-    models = config.models if config.contaminate.strategies else {}
-    return {name: m for name, m in models.items() if m.path and not m.quantization}
 
 
 def _packages_to_install(plans: Sequence[TrainingPlan]) -> list[str]:
@@ -237,23 +219,6 @@ def _room_to_verify(plans: Sequence[TrainingPlan]) -> list[str]:
             for plan in few
         ),
     ]
-
-
-def _plans(assembly: Assembly, regimes: Mapping[str, RegimeData]) -> list[TrainingPlan]:
-    config = assembly.config
-    if not (trainable := _trainable(assembly)):
-        return []
-    plans = expand(
-        config.contaminate,
-        trainable,
-        list(regimes.values()),
-        instruction=config.evaluate.prompt.instruction,
-        seed=config.seed,
-    )
-    if config.contaminate.backend == "llamafactory":
-        for plan in plans:
-            check_plan(plan)
-    return plans
 
 
 def _llamafactory(assembly: Assembly, todo: Sequence[TrainingPlan]) -> LlamaFactory | None:

@@ -34,12 +34,10 @@ from flipbench.evaluate.verdict.verdict import find
 from flipbench.models.engine import answers_of
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.checkpoints import check_card, resolve_path
-from flipbench.models.vlm.loading import as_vlm
 from flipbench.models.vlm.served import APIVLM, resolve_model
 from flipbench.pipelines.assembly import quiet_libraries
 from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.pipelines.evaluation import ask_and_score, diagnose_all, follow_ups, work_lines
-from flipbench.pipelines.memory.hours import answering_time
 from flipbench.prompting.prompts import PromptSettings
 
 _FAMILY = "detect"
@@ -90,6 +88,8 @@ class DetectionSettings:
         """Return a model with the way its weights are loaded."""
         known = {"family": _FAMILY, "strategy": strategy, "dose": dose}
         if not isinstance(source, str):
+            from flipbench.models.vlm.loading import as_vlm  # imports model libraries
+
             vlm = as_vlm(source)
             return ModelUnderTest.from_vlm(vlm, lineage=vlm.name, **known)
         name, loading = name_of(source), {"dtype": self.dtype, "quantization": self.quantization}
@@ -228,9 +228,7 @@ def _resolved(
     server = ""
     if name:
         if not isinstance(model, str):
-            raise ConfigError(
-                f"name {name!r}: names a model on a server; give the server's address"
-            )
+            raise ConfigError(f"name {name!r}: of a model on a server; give the server's address")
         model, server = name, model
     elif isinstance(model, str) and model.startswith(("http://", "https://")):
         raise ConfigError(f"{model}: a server; name the model there that is asked (name=…)")
@@ -262,8 +260,10 @@ def count_work(detection: Detection) -> list[str]:
         "answers": len(probes) * len(models),
         **follow_ups(detection.configured, benchmark),
     }
-    asked = [(entry.weights, 1, probes) for entry in models if entry.weights]
-    return [*work_lines(counts), *answering_time(asked)]
+    from flipbench.pipelines.memory.hours import answering_time  # imports model libraries
+
+    hours = answering_time((m.weights, 1, probes) for m in models if m.weights)
+    return [*work_lines(counts), *hours]
 
 
 def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:

@@ -40,7 +40,6 @@ from flipbench.filters.effective_verdicts import effective_verdicts
 from flipbench.models.engine import ASK_OPTIONS, answers_of
 from flipbench.models.serving.managed import ManagedVLM
 from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.contamination import plans_for
 from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.pipelines.grid import (
     TrainedPlan,
@@ -49,8 +48,8 @@ from flipbench.pipelines.grid import (
     training_notes,
     warnings_of,
 )
-from flipbench.pipelines.memory.hours import answering_time
 from flipbench.pipelines.raters import dropped_probes, report_tables
+from flipbench.pipelines.training_data import plans_for
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.tables import Table
 
@@ -257,6 +256,8 @@ def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
             **follow_ups(configured, benchmark),
         }
     )
+    from flipbench.pipelines.memory.hours import answering_time  # imports model libraries
+
     return [*counts, *answering_time(asked)]
 
 

@@ -30,9 +30,9 @@ from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.contamination import (
     contaminate,
     plan_contamination,
-    plans_for,
     training_failures,
 )
+from flipbench.pipelines.training_data import plans_for
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.openai_server import KEY, OpenAIServer

@@ -20,7 +20,8 @@ from flipbench.core.records import Item
 from flipbench.models.vlm.checkpoints import fingerprint
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.contamination import contaminate, plans_for
+from flipbench.pipelines.contamination import contaminate
+from flipbench.pipelines.training_data import plans_for
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures.photos import encoded, photo
 
