@@ -10,10 +10,10 @@ from typing import Any
 import transformers
 from PIL import Image
 from transformers import (
-    AutoConfig,
     AutoProcessor,
     InternVLProcessor,
     LlavaOnevisionProcessor,
+    PreTrainedConfig,
     ProcessorMixin,
     Qwen2_5_VLProcessor,
     Qwen2VLProcessor,
@@ -107,8 +107,8 @@ def load_processor(
 
 def _load(path: str | Path, **kwargs: Any) -> Any:
     if not is_torchvision_available():
-        model_type = AutoConfig.from_pretrained(path, **kwargs).model_type
-        if model_type in IMAGE_ONLY:
+        config, _ = PreTrainedConfig.get_config_dict(path, **kwargs)  # as it is in the file
+        if (model_type := config.get("model_type")) in IMAGE_ONLY:
             return IMAGE_ONLY[model_type].from_pretrained(path, **kwargs)
     return AutoProcessor.from_pretrained(path, **kwargs)
 
