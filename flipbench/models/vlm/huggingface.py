@@ -103,13 +103,13 @@ class HuggingFaceVLM:
         loaded_as: dict[str, Any] = {"revision": revision, "image_padding": image_padding}
         try:
             base, at = base_of(where, revision)
-            self.family = family_of(architecture(base, **at, **trust))
+            config = architecture(base, **at, **trust)
+            self.family = family_of(config)
             self.can = self.family.can
             processor = load_processor(where, **loaded_as, **trust)
             self.conversation = Conversation(processor, self.family, self.name)
-            self.model = load_model(
-                where, dtype, revision, merge=False, quantization=quantization, **trust
-            )
+            how: dict[str, Any] = {"merge": False, "quantization": quantization, "config": config}
+            self.model = load_model(where, dtype, revision, **how, **trust)
         except FlipbenchError:
             raise
         except Exception as error:  # what the libraries raise depends on the damage

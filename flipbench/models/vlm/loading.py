@@ -87,6 +87,7 @@ def load_model(
     *,
     merge: bool = True,
     quantization: Quantization | None = None,
+    config: Any = None,
     **options: Any,
 ) -> Any:
     """Load a checkpoint's weights.
@@ -98,6 +99,8 @@ def load_model(
         stay separate, as in training: merging rounds them to the base's precision.
     quantization : {"4bit"}, optional
         Load the language model in 4 bits; see `four_bits`.
+    config : PreTrainedConfig, optional
+        The base's `architecture`, if it is loaded already.
     **options
         For ``from_pretrained``.
 
@@ -113,6 +116,7 @@ def load_model(
     if quantization:
         need("bitsandbytes", "qlora")
         options["quantization_config"] = four_bits(base, dtype, **at, **options)
+    options |= {"config": config} if config else {}
     try:
         model = AutoModelForImageTextToText.from_pretrained(
             base, dtype=getattr(torch, dtype), use_safetensors=True, **at, **options
