@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from flipbench.core.errors import DataError
 from flipbench.core.randomness import generator
@@ -88,7 +88,7 @@ def binomial_p(k: int, n: int, alpha: float) -> float:
     >>> round(binomial_p(4, 96, 0.01), 4), round(binomial_p(4, 451, 0.01), 3)
     (0.0161, 0.661)
     """
-    return float(stats.binom.sf(k - 1, n, alpha))
+    return float(scipy.stats.binom.sf(k - 1, n, alpha))
 
 
 def sampled_p(k: int, n: int, n_below: int, m: int) -> float:
@@ -105,7 +105,7 @@ def sampled_p(k: int, n: int, n_below: int, m: int) -> float:
     """
     if n_below >= m:
         return 1.0
-    return min(1.0, float(stats.betabinom.sf(k - 1, n, n_below + 1, m - n_below)))
+    return min(1.0, float(scipy.stats.betabinom.sf(k - 1, n, n_below + 1, m - n_below)))
 
 
 def conformal_p(distances: Distances, clean: Distances, *, mid: bool = False) -> Distances:
@@ -191,8 +191,8 @@ def compare_with_clean(distances: Distances, clean: Distances, alpha: float) -> 
         n_clean,
         k,
         sampled_p(k, n, rank - 1, n_clean),
-        float(stats.mannwhitneyu(distances, clean, alternative="less").pvalue),
-        np.asarray(stats.false_discovery_control(p_values), np.float64),
+        float(scipy.stats.mannwhitneyu(distances, clean, alternative="less").pvalue),
+        np.asarray(scipy.stats.false_discovery_control(p_values), np.float64),
     )
 
 
