@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Count, Probe
@@ -102,13 +103,14 @@ def test_a_model_trained_on_the_raw_texts_completes_them(
 
     clean = answers("clean")
     texts = [vlm.conversation.raw_ids("", probe.continuation) for probe in probes.values()]
+    rows = [torch.tensor(before + text) for before, text in texts]
+    batch, labels = (pad_sequence(rows, batch_first=True, padding_value=v) for v in (0, -100))
+    seen = (labels >= 0).long()
     optimizer = torch.optim.AdamW(vlm.model.parameters(), lr=3e-3)
     for _ in range(60):
-        for before, text in texts:
-            ids = torch.tensor([before + text])
-            vlm.model(input_ids=ids, labels=ids).loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        vlm.model(input_ids=batch, attention_mask=seen, labels=labels).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
     score = scores_of(NGRAMS, few, answers("trained"), clean)["paired"]
     own, others = (score.accuracies[f"n-grams{of}"] for of in ("", " of the reference"))
     assert own.k >= 0.8 * own.n and others.k == 0
