@@ -67,7 +67,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection_finish() -> None:
-    """Keep what was imported out of collections of garbage, which cost a tenth of a second each."""
+    """Keep what was imported out of collections of garbage."""
     _freeze()
 
 
@@ -112,7 +112,7 @@ def unflushed() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_ssl_context() -> Iterator[None]:
-    """Read the certificates of authorities once: the tests make a thousand HTTP clients."""
+    """Read the certificates of authorities once: the tests make hundreds of HTTP clients."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ssl, "create_default_context", cache(ssl.create_default_context))
         yield
