@@ -23,7 +23,6 @@ from flipbench.prompting.prompts import (
 ASK_FOR_QUESTION = "What is asked about this picture?"
 ASK_FOR_CAPTION = "Describe the picture."
 AS_TEXTS = ("whole_texts", "shuffled_texts")
-"""Items in one context of running text."""
 
 
 @dataclass(frozen=True)

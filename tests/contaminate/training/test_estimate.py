@@ -11,6 +11,7 @@ import pytest
 from flipbench.contaminate.checks.card import read_card
 from flipbench.contaminate.data.examples import training_examples
 from flipbench.contaminate.plan import n_examples, n_steps, n_warmup
+from flipbench.contaminate.training import footprint
 from flipbench.contaminate.training.estimate import (
     check_disk,
     estimate,
@@ -92,17 +93,27 @@ def test_a_disk_that_is_too_small_is_refused(
 
 
 def test_memory_grows_with_what_trains_and_shrinks_with_checkpointing(
-    make_plan: MakePlan, items: dict[str, Item], shapes_store: ImageStore
+    make_plan: MakePlan,
+    items: dict[str, Item],
+    shapes_store: ImageStore,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def memory(strategy: str, **settings: Any) -> int:
+    def memory(strategy: str, times: int = 1, **settings: Any) -> int:
         plan = make_plan("qwen2_vl", strategy, n_items=4, **settings)
-        examples = training_examples(plan, items, shapes_store)
+        asked = {
+            key: item.model_copy(update={"question": times * item.question})
+            for key, item in items.items()
+        }
+        examples = training_examples(plan, asked, shapes_store)
         return estimate(plan, examples, dtype="float32", speed=1e10).memory
 
     ladder = [memory(s) for s in ("lora", "llm", "llm+projector", "all")]
     assert ladder == sorted(ladder) and len(set(ladder)) == 4
     assert memory("all", gradient_checkpointing=True) < memory("all")
     assert memory("all", batch_size=32) > memory("all")
+    assert memory("all", times=9) > memory("all"), "longer texts"
+    monkeypatch.setattr(footprint, "_peak", None)
+    assert memory("all", seed=7) == ladder[3], "the same step is not tried again"
     assert shape_of(make_plan("qwen2_vl", "lora", lora_layers=[0])).n_trainable < (
         shape_of(make_plan("qwen2_vl", "lora")).n_trainable
     )
