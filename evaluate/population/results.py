@@ -55,6 +55,12 @@ class Rule:
         return known and DETECTORS[self.detector].about.default_rule == self.rule
 
     @property
+    def is_test(self) -> bool:
+        """Whether it decides by p <= alpha; if not, its p-value is that of another rule's test."""
+        known = self.detector in DETECTORS
+        return not known or self.rule not in DETECTORS[self.detector].about.levels
+
+    @property
     def needs_clean_model(self) -> bool:
         """Whether it compares with a clean model."""
         known = self.detector in DETECTORS

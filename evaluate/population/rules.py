@@ -53,6 +53,8 @@ class Choice:
 class PValues:
     """The p-values of models by rule; 1 where a rule does not apply.
 
+    Rules that decide by anything else, such as a sign or a published band, are left out.
+
     ``frame`` has one row for each model, with lineage, kind and arm as index.
     """
 
@@ -64,7 +66,9 @@ class PValues:
         rows = results.scores[
             (results.scores["condition"] == AS_MADE) & results.scores["p_value"].notna()
         ]
-        frame = rows.assign(by=rows["detector"] + " " + rows["rule"]).pivot_table(
+        by = rows["detector"] + " " + rows["rule"]
+        tests = {f"{rule.detector} {rule.rule}" for rule in results.rules if rule.is_test}
+        frame = rows.assign(by=by)[by.isin(tests)].pivot_table(
             index=["lineage", "kind", "arm"], columns="by", values="p_value", aggfunc="first"
         )
         return cls(frame.fillna(1.0))

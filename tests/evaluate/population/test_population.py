@@ -162,6 +162,15 @@ def test_the_decision_tree_uses_only_what_is_there(results: Results) -> None:
     assert not any("relative" in row[3] for row in rows.values() if row[2] == "no")
 
 
+def test_a_rule_that_is_no_test_is_never_recommended(results: Results) -> None:
+    """A band has the p-value of the test beside it, and flags far more models."""
+    order = results.scores[results.scores["detector"] == ORDER.detector]
+    bands = order.assign(rule="bands", verdict="contaminated")
+    both = replace(results, scores=pd.concat([bands, results.scores], ignore_index=True))
+    assert Rule(ORDER.detector, "bands") in both.rules
+    assert rules.PValues.of(both).rules == rules.PValues.of(results).rules
+
+
 def test_detectors_that_look_at_perturbed_pictures_need_them(
     shapes_benchmark: PairedBenchmark,
 ) -> None:
