@@ -10,7 +10,7 @@ from flipbench.core.errors import DataError
 from flipbench.core.randomness import generator
 from flipbench.core.rates import Rate
 
-from ..statistics.resampling import bootstrap_interval
+from ..statistics.resampling import share_interval
 
 ERROR_TYPES = {
     "image": "Image Understanding",
@@ -139,14 +139,13 @@ def count_steps(verdicts: Iterable[Verdict | None]) -> StepCounts:
 def clustered_rate(by_case: Mapping[str, tuple[int, int]], seed: int = 0) -> Rate:
     """Return k/n over cases with (k, n) each, with a bootstrap interval that resamples cases.
 
-    Steps of one case are not independent. There is no interval with fewer than two cases.
+    Steps of one case are not independent. If all are right or all wrong, the interval is Wilson's
+    with each case as one. There is no interval with fewer than two cases.
     """
-    values = [float(i < k) for k, n in by_case.values() for i in range(n)]
+    values = [i < k for k, n in by_case.values() for i in range(n)]
     clusters = [case for case, (_, n) in by_case.items() for _ in range(n)]
     rng = generator(seed, "reasoning", "cases")
-    interval = (
-        bootstrap_interval(values, rng, clusters=clusters) if len(set(clusters)) > 1 else None
-    )
+    interval = share_interval(values, rng, clusters=clusters) if len(set(clusters)) > 1 else None
     k = sum(k for k, _ in by_case.values())
     return Rate(k=k, n=len(values), interval=interval, n_clusters=len(set(clusters)))
 

@@ -11,8 +11,9 @@ import numpy as np
 from flipbench.core.records import Interval
 
 from ..protocol.rules import Direction
+from ..statistics.intervals import mean_interval
 from ..statistics.paired import Value
-from ..statistics.resampling import N_BOOTSTRAP, N_PERMUTATIONS, bootstrap_interval, label_swap_p
+from ..statistics.resampling import N_BOOTSTRAP, N_PERMUTATIONS, label_swap_p
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class MeanOutcome:
     n_fell, n_rose : int
         Pairs whose second value is lower, higher.
     interval : Interval or None
-        Percentile bootstrap of the mean difference over items (or clusters).
+        Of the mean difference, over items (or clusters): see `mean_interval`.
     p_one_sided : float
         P-value of a change of the mean in the given direction, by swapping the two conditions item
         by item (cluster by cluster); for right-or-wrong values this is the exact McNemar test.
@@ -83,7 +84,7 @@ def mean_comparison(
         second=fsum(after for _, _, after in pairs),
         n_fell=int((differences < 0).sum()),
         n_rose=int((differences > 0).sum()),
-        interval=bootstrap_interval(differences, rng, clusters=shared, n_bootstrap=n_bootstrap),
+        interval=mean_interval(differences.tolist(), rng, clusters=shared, n_bootstrap=n_bootstrap),
         p_one_sided=label_swap_p(
             sign * differences, rng, clusters=shared, n_permutations=n_permutations
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import compress
 from typing import Any, cast
@@ -159,7 +159,7 @@ def score_of(
         per_item=changes,
         warnings=[
             *comparison.notes,
-            *(_cautions(comparison, outcome, changes) if outcome is not None else []),
+            *(_cautions(comparison, outcome) if outcome is not None else []),
             *reasons,
         ],
     )
@@ -169,9 +169,7 @@ def _unparsed_refusal(conditions: Sequence[Condition]) -> str | None:
     return rules.unparsed_warning({c.name: (c.n_unparsed, c.n_replies) for c in conditions})
 
 
-def _cautions(
-    comparison: Comparison, outcome: PairedResult, changes: Mapping[str, float]
-) -> list[str]:
+def _cautions(comparison: Comparison, outcome: PairedResult) -> list[str]:
     """Return the warnings that do not prevent a verdict."""
     cautions = [*dropped_note(outcome.n_dropped, len(comparison.items))]
     n_clusters = len(set(comparison.clusters))
@@ -179,11 +177,6 @@ def _cautions(
         cautions.append(
             f"{len(comparison.items)} items share {n_clusters} images or groups: test and interval"
             " treat each image or group, not each item, as independent"
-        )
-    if isinstance(outcome, MeanOutcome) and changes and not any(changes.values()):
-        cautions.append(
-            "no item differs between the two conditions: an interval of width 0 understates the"
-            " uncertainty"
         )
     return cautions
 

@@ -14,7 +14,8 @@ from flipbench.core.records import JsonDict, ReferenceResult, Score
 from ..protocol import rules
 from ..protocol.detector import Answers, Detector
 from ..protocol.rules import Verdict
-from ..statistics.resampling import bootstrap_interval, label_swap_p
+from ..statistics.intervals import mean_interval
+from ..statistics.resampling import label_swap_p
 from .conditions import Settings
 from .likelihood import dropped_warning
 from .scores import cluster_of, make_score, no_reference_warning
@@ -69,8 +70,12 @@ def share_scores(
         refusal = rules.too_few_warning(len(set(clusters)), settings.alpha)
         verdict: Verdict = "inconclusive"
         if items:
-            interval = bootstrap_interval(
-                numbers, rng, clusters=clusters, n_bootstrap=settings.n_bootstrap
+            interval = mean_interval(
+                numbers.tolist(),
+                rng,
+                clusters=clusters,
+                n_bootstrap=settings.n_bootstrap,
+                reach=offset or 1.0,
             )
             p_value = label_swap_p(
                 -numbers, rng, clusters=clusters, n_permutations=settings.n_permutations

@@ -10,7 +10,7 @@ import scipy
 
 from flipbench.core.records import Interval
 
-from .resampling import LEVEL, by_cluster
+from .resampling import LEVEL, N_BOOTSTRAP, bootstrap_interval, by_cluster
 
 
 def tango_interval(b: float, c: float, n: float, level: float = LEVEL) -> Interval:
@@ -118,6 +118,45 @@ def difference_interval(
     between = float(((totals - sizes * mean) ** 2).sum()) * n_clusters / (n_clusters - 1)
     half = float(scipy.stats.t.ppf(0.5 + level / 2, n_clusters - 3)) * math.sqrt(between) / n
     return Interval(low=max(-2.0, mean - half), high=min(2.0, mean + half), level=level)
+
+
+def mean_interval(
+    values: Sequence[float],
+    rng: np.random.Generator,
+    *,
+    clusters: Sequence[str] | None = None,
+    n_bootstrap: int = N_BOOTSTRAP,
+    level: float = LEVEL,
+    reach: float = 1.0,
+) -> Interval | None:
+    """Return the percentile bootstrap interval of a mean; `difference_interval` if all agree.
+
+    The bootstrap of values (or of clusters' means) that are all equal has no width, as if the mean
+    were known. None with fewer than two clusters.
+
+    Parameters
+    ----------
+    values : sequence of float, shape (N,)
+    reach : float
+        The largest absolute value that is possible. With larger ones, the width may be 0.
+
+    Examples
+    --------
+    >>> interval = mean_interval([0.5] * 10, np.random.default_rng(0), reach=0.5)
+    >>> round(interval.low, 3), interval.high
+    (0.228, 0.5)
+    """
+    array = np.asarray(values, dtype=float)
+    interval = bootstrap_interval(
+        array, rng, clusters=clusters, n_bootstrap=n_bootstrap, level=level
+    )
+    if interval is None or interval.high - interval.low > 1e-12 or np.abs(array).max() > reach:
+        return interval
+    scaled = difference_interval((array / reach).tolist(), clusters, level)
+    if scaled is None:
+        return None
+    low, high = max(-1.0, scaled.low), min(1.0, scaled.high)
+    return Interval(low=reach * low, high=reach * high, level=level)
 
 
 def _score_interval(b: float, c: float, n: float, quantile: float, level: float) -> Interval:

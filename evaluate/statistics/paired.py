@@ -18,12 +18,11 @@ import scipy
 
 from flipbench.core.records import Interval
 
-from .intervals import clustered_interval, difference_interval, tango_interval
+from .intervals import clustered_interval, difference_interval, mean_interval, tango_interval
 from .resampling import (
     LEVEL,
     N_PERMUTATIONS,
     Array,
-    bootstrap_interval,
     by_cluster,
     exact_label_swap_p,
     label_swap_p,
@@ -225,7 +224,7 @@ def gap_difference(
         interval=(
             difference_interval(difference.tolist(), shared, level)
             if (difference == np.rint(difference)).all()
-            else bootstrap_interval(difference, rng, clusters=shared, level=level)
+            else mean_interval(difference.tolist(), rng, clusters=shared, level=level, reach=2.0)
         ),
         p_below=label_swap_p(
             -difference if rises else difference,

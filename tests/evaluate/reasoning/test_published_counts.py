@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flipbench.core.errors import DataError
-from flipbench.evaluate.reasoning.counts import ERROR_TYPES, StepCounts
+from flipbench.evaluate.reasoning.counts import ERROR_TYPES, StepCounts, clustered_rate
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 COLUMNS = {
@@ -91,3 +91,10 @@ def test_accuracies_after_fine_tuning_are_of_753_items_although_the_test_set_has
 def test_impossible_counts_are_refused() -> None:
     with pytest.raises(DataError, match="critical_true: 3 of 2 critical"):
         StepCounts(steps=5, true=4, critical=2, critical_true=3)
+
+
+def test_steps_that_are_all_right_are_as_many_cases_as_they_are_of() -> None:
+    """Nothing wrong in 8 steps of 4 cases: Wilson's interval of 4 of 4, not [100 %, 100 %]."""
+    rate = clustered_rate({name: (2, 2) for name in "abcd"})
+    assert rate.interval is not None and rate.interval.high == 1.0
+    assert round(rate.interval.low, 2) == 0.51

@@ -37,3 +37,15 @@ def test_a_rise_is_a_fall_with_the_signs_reversed() -> None:
     falls = gap_difference(two, one, flat, flat, rng())
     assert rises.p_below == pytest.approx(falls.p_below) and rises.p_below < 0.1
     assert rises.difference == pytest.approx(-falls.difference) and rises.difference > 0
+
+
+def test_values_that_all_agree_do_not_give_an_interval_without_width() -> None:
+    """Ten that all rise by a half: the mean is no better known than that of ten other items."""
+    rise = mean_comparison([0.0] * 10, [0.5] * 10, "rises", rng()).interval
+    against = gap_difference([0.0] * 10, [0.5] * 10, [0.0] * 10, [0.0] * 10, rng()).interval
+    images = mean_comparison(
+        [0.0, 0.2] * 4, [0.2, 0.0] * 4, "rises", rng(), clusters=list("aabbccdd")
+    )
+    assert rise is not None and rise.low < 0.4 and 0.5 < rise.high <= 1
+    assert against is not None and against.low < 0.4 and against.high > 0.5
+    assert images.interval is not None and images.interval.low < -0.05 < 0.05 < images.interval.high

@@ -243,6 +243,19 @@ def test_members_score_above_their_perturbed_versions(world: Any) -> None:
         assert [s.verdict for s in unseen.values()] == ["not_detected"] * 2
 
 
+def test_a_share_of_all_items_is_not_known_exactly(world: Any) -> None:
+    """All 40 originals win: the interval is about Wilson's of 40/40, [91 %, 100 %]."""
+    detector = AnswerLoss()
+    policies = {"all win": lambda p: -1.0 * (p.variant != "original"), "all tie": lambda _: -1.0}
+    models = [scripted(detector, world.benchmark, policy, n) for n, policy in policies.items()]
+    found = by_rule(detector, world, *models)
+    assert found["half"].statistic == 1.0 and found["relative"].statistic == 0.5
+    assert 0.85 < found["half"].interval.low < 0.95 and found["half"].interval.high == 1.0
+    assert found["relative"].interval.low < 0.5 < found["relative"].interval.high
+    tied = by_rule(detector, world, models[1])["half"]
+    assert tied.interval.low < 0.48 and tied.interval.high > 0.52
+
+
 def test_a_text_of_few_tokens_has_no_min_k(world: Any) -> None:
     detector = MinKAnswers()
     whole = scripted(detector, world.benchmark, noise)
