@@ -72,7 +72,7 @@ def order_trend_test(
     n = len(scores)
     if n < MIN_ITEMS or not np.isfinite(scores).all():
         raise ValueError(f"a trend needs at least {MIN_ITEMS} finite values, got {n}")
-    stratum = np.zeros(n, int) if strata is None else np.unique(strata, return_inverse=True)[1]
+    stratum = np.zeros(n, int) if strata is None else _numbered(strata)
     by_stratum = np.argsort(stratum, kind="stable")
     cuts = np.flatnonzero(np.diff(stratum[by_stratum])) + 1
     position = np.arange(n) - (n - 1) / 2
@@ -105,6 +105,36 @@ def order_trend_test(
         n_permutations=len(null),
         exact=exact,
     )
+
+
+def cluster_values(
+    values: ArrayLike, clusters: Sequence[str], *, strata: Sequence[str] | None = None
+) -> Array:
+    """Return one value for each cluster, shape (n_clusters,), in the order of their mean positions.
+
+    It is the mean rank of the cluster's values, less the mean rank in each value's stratum.
+
+    Parameters
+    ----------
+    values : array_like, shape (N,)
+    clusters, strata : sequence of str, shape (N,)
+
+    Examples
+    --------
+    >>> cluster_values([5.0, 7.0, 1.0, 2.0], ["b", "b", "a", "a"]).tolist()
+    [1.0, -1.0]
+    """
+    ranks = scipy.stats.rankdata(values)
+    stratum = np.zeros(len(ranks), int) if strata is None else _numbered(strata)
+    ranks -= (np.bincount(stratum, ranks) / np.bincount(stratum))[stratum]
+    cluster = _numbered(clusters)
+    sizes = np.bincount(cluster)
+    order = np.argsort(np.bincount(cluster, np.arange(len(ranks))) / sizes, kind="stable")
+    return np.asarray((np.bincount(cluster, ranks) / sizes)[order])
+
+
+def _numbered(names: Sequence[str]) -> NDArray[np.int64]:
+    return np.asarray(np.unique(names, return_inverse=True)[1])
 
 
 def _random_orders(

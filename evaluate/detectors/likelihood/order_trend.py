@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 
+import numpy as np
+
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Probe, ReferenceResult, Score
@@ -20,8 +22,8 @@ from ...scoring.likelihood import (
     mean_log_prob,
     no_likelihood_warning,
 )
-from ...scoring.scores import make_score, no_reference_warning
-from ...statistics.order_trend import MIN_ITEMS, OrderTrend, order_trend_test
+from ...scoring.scores import cluster_of, make_score, no_reference_warning
+from ...statistics.order_trend import MIN_ITEMS, OrderTrend, cluster_values, order_trend_test
 
 PAPER_ALPHA = 0.01
 NO_REFERENCE = (
@@ -36,8 +38,9 @@ ABOUT = About(
     " 4.10, where it is called exchangeability",
     variant="rules paper (sum of token log-probabilities, p < 0.01), controlled (default)",
     deviates_from_paper="it does not test exchangeability, so it is not called that; 'controlled'"
-    " uses the mean per token, permutes within categories, and gives no verdict without a reference"
-    " model or if that model shows the same trend; the answer is the option letter",
+    " uses the mean per token, permutes within categories (whole images, by their mean rank within"
+    " categories, where items share them), and gives no verdict without a reference model or if"
+    " that model shows the same trend; the answer is the option letter",
     rules={"paper": False, "controlled": True},
     default_rule="controlled",
     needs=frozenset({"token_logprobs"}),
@@ -102,13 +105,17 @@ class OrderTrendDetector:
         }
         if len(values) < MIN_ITEMS:
             return None, values
-        categories = [item.category for item in benchmark.originals if item.id in values]
+        items = [item for item in benchmark.originals if item.id in values]
+        categories = [item.category for item in items]
+        strata = None if rule == "paper" or len(set(categories)) < 2 else categories
+        tested, clusters = np.array(list(values.values())), [cluster_of(item) for item in items]
+        if rule != "paper" and len(set(clusters)) < len(items):
+            if len(set(clusters)) < MIN_ITEMS:
+                return None, values
+            tested, strata = cluster_values(tested, clusters, strata=strata), None
         rng = generator(self.settings.seed, answers.model, f"order-trend-{rule}")
         test = order_trend_test(
-            list(values.values()),
-            rng,
-            strata=None if rule == "paper" or len(set(categories)) < 2 else categories,
-            n_permutations=self.settings.n_permutations,
+            tested, rng, strata=strata, n_permutations=self.settings.n_permutations
         )
         return test, values
 
@@ -142,8 +149,19 @@ class OrderTrendDetector:
         if missing:
             return score(verdict="not_applicable", warnings=[missing])
         warnings = [*dropped_warning(n_all - len(values), n_all)]
+        n_clusters = len({cluster_of(i) for i in benchmark.originals if i.id in values})
+        if n_clusters < len(values):
+            tested = "takes the items as independent, which they are not"
+            if rule != "paper":
+                tested = "treats each image or group, not each item, as independent"
+            warnings.append(
+                f"{len(values)} items share {n_clusters} images or groups: the test {tested}"
+            )
         if test is None:
-            warnings.append(f"only {len(values)} items have a likelihood; a trend needs 4")
+            warnings.append(
+                f"only {len(values)} items, of {n_clusters} images or groups, have a likelihood; a"
+                f" trend needs {MIN_ITEMS}"
+            )
             return score(verdict="inconclusive", warnings=warnings)
         verdict = rules.significant(test.p_falls, self.settings.alpha)
         other = self._trend(benchmark, prompt_settings, reference, rule)[0] if reference else None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import optimize, stats
 
-from flipbench.evaluate.statistics.order_trend import order_trend_test
+from flipbench.evaluate.statistics.order_trend import cluster_values, order_trend_test
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -98,6 +98,30 @@ def test_strata_remove_differences_between_groups() -> None:
     values = rng(4).normal(size=40) - 9 * np.repeat([0, 1], 20)
     assert order_trend_test(values, rng(), n_permutations=999).p_falls == 0.001
     assert order_trend_test(values, rng(), strata=strata, n_permutations=999).p_falls > 0.05
+
+
+def test_questions_about_one_image_are_one_case() -> None:
+    """19 images with up to 19 questions, likelier about some than others, in no order."""
+    draw, alarms = rng(5), {"items": 0, "images": 0}
+    for _ in range(150):
+        sizes = draw.integers(1, 20, size=19)
+        images = np.repeat([f"image {i}" for i in range(19)], sizes).tolist()
+        strata = draw.choice(["open", "closed"], size=len(images)).tolist()
+        values = np.repeat(draw.normal(size=19), sizes) + 1.5 * draw.normal(size=len(images))
+        by_image = cluster_values(values, images, strata=strata)
+        for of, tested, within in (("items", values, strata), ("images", by_image, None)):
+            trend = order_trend_test(tested, draw, strata=within, n_permutations=99)
+            alarms[of] += trend.p_falls <= 0.05
+    assert alarms["items"] > 0.15 * 150  # at level .05
+    assert alarms["images"] < 0.10 * 150
+
+
+def test_clusters_keep_a_trend_but_none_that_their_strata_explain() -> None:
+    images, strata = list("aabbccddee"), ["easy"] * 4 + ["hard"] * 6
+    falling = cluster_values(-np.arange(10.0), images)
+    assert falling.tolist() == sorted(falling, reverse=True)
+    by_stratum = cluster_values([1.0] * 4 + [0.0] * 6, images, strata=strata)
+    assert by_stratum.tolist() == [0.0] * 5
 
 
 @pytest.mark.parametrize("values", [[1.0, 2.0, 3.0], [1.0, 2.0, math.nan, 4.0]])
