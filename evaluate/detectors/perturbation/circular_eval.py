@@ -29,7 +29,8 @@ ABOUT = About(
     " Park et al., arXiv 2511.03774, tables 2 and 13",
     variant="rules paper (gap strictly below the clean model's), relative (default)",
     deviates_from_paper="a reply that names no option counts as wrong, never as a random option; an"
-    " item with a missing rotation is dropped; 'relative' requires a bootstrap interval below 0",
+    " item with a missing rotation is dropped; 'relative' tests the difference from the clean"
+    " model's gap by exact label swaps",
     rules={"paper": True, "relative": True},
     default_rule="relative",
     needs=frozenset({"choose or generate"}),
