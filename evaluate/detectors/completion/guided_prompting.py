@@ -138,7 +138,8 @@ def overlap_p(
 ) -> float:
     """Return 1 - the share of bootstrap samples in which the guided mean is higher.
 
-    As in the paper, the two lists are resampled independently although they are paired.
+    As in the paper, the two lists are resampled independently although they are paired. If it is
+    higher in all samples, p is 1 / (``n_bootstrap`` + 1), since so many show no less.
 
     Parameters
     ----------
@@ -150,7 +151,7 @@ def overlap_p(
         shape = (min(250, n_bootstrap - start), n)
         means = [values[rng.integers(n, size=shape)].mean(1) for values in (guided, general)]
         n_higher += int((means[0] > means[1]).sum())
-    return 1 - n_higher / n_bootstrap
+    return max(1 - n_higher / n_bootstrap, 1 / (n_bootstrap + 1))
 
 
 @dataclass
@@ -238,7 +239,8 @@ class GuidedPrompting(ComparingDetector):
         rng = generator(self.settings.seed, comparison.answers.model, "overlap")
         p = overlap_p(guided, general, rng)
         verdict = rules.significant(p, self.settings.alpha)
-        return gap_score(comparison, "overlap", lambda _: verdict, p_value=p)
+        few = rules.too_few_warning(len(pairs), self.settings.alpha)
+        return gap_score(comparison, "overlap", lambda _: verdict, refusal=few, p_value=p)
 
     def _judged(self, query_pairs: list[QueryPair], comparison: Comparison) -> Score:
         labels: list[str | None] = [

@@ -191,6 +191,15 @@ def test_the_overlap_test_against_brute_force() -> None:
     )
 
 
+def test_the_overlap_test_is_never_certain(make_world: Any, replies: Any) -> None:
+    assert overlap_p(np.ones(30), np.zeros(30), np.random.default_rng(0), 99) == 0.01
+    for n, verdict in ((4, "inconclusive"), (5, "contaminated")):
+        benchmark = make_world.make(n).benchmark
+        finish = finisher(lambda p: p.variant == "guided", benchmark)
+        score = scores_of(GUIDED, benchmark, replies(GUIDED, benchmark, finish))["overlap"]
+        assert (score.n, score.verdict, score.p_value) == (n, verdict, 1 / 10_001)
+
+
 def test_the_split_falls_between_parts_and_loses_nothing(
     shapes_benchmark: PairedBenchmark, make_item: Any
 ) -> None:
@@ -223,7 +232,7 @@ def test_a_model_that_completes_when_given_the_dataset_name_is_flagged(
         "exact": 10, "near_exact": 0, "n": 10, "by": "words",
     }  # fmt: skip
     assert scores["paired"].means["guided"] == Mean(mean=1.0, n=30)
-    assert scores["paired"].unit == "ROUGE-L" and scores["overlap"].p_value == 0.0
+    assert scores["paired"].unit == "ROUGE-L" and scores["overlap"].p_value == 1 / 10_001
     both = replies(GUIDED, shapes_benchmark, finisher(lambda p: True, shapes_benchmark))
     scores = scores_of(GUIDED, shapes_benchmark, both)
     assert [scores[r].verdict for r in ("overlap", "paired")] == ["not_detected"] * 2
