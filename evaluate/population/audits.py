@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from flipbench.core.randomness import generator
+from flipbench.core.rates import wilson_interval
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
@@ -49,17 +50,24 @@ def audits(results: Results) -> Table | None:
     if not tests:
         return None
     rows_of = [
-        Row(name, (Cell(formats.percent(float(np.mean(shares)))), Cell(str(len(shares)))))
-        for name, shares in tests.items()
+        Row(name, (_share(shares), Cell(str(len(shares))))) for name, shares in tests.items()
     ]
     return Table(
         "audits",
         "How often an audit of membership accuses at .05 (Mann-Whitney of the right letters'"
-        " log-probabilities), mean over models.",
+        " log-probabilities), mean over models. Brackets: 95 % intervals that count each model"
+        " once, in percent.",
         "Sets",
         (Column("Accused, %"), Column("Models")),
         (("", tuple(rows_of)),),
     )
+
+
+def _share(shares: list[float]) -> Cell:
+    """Return the mean with Wilson's interval of as many cases: shares vary no more than those."""
+    n, mean = len(shares), float(np.mean(shares))
+    between = wilson_interval(n * mean, n)
+    return Cell(formats.percent(mean), formats.interval(between, formats.percent))
 
 
 def _accuses(values: NDArray[np.float64], suspected: NDArray[np.bool_]) -> bool:
