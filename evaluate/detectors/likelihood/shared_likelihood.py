@@ -29,7 +29,7 @@ from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...protocol.rules import Verdict
 from ...scoring.conditions import Settings
 from ...scoring.likelihood import item_text, log_likelihood, no_likelihood_warning, text_probe
-from ...scoring.scores import make_score, no_reference_warning
+from ...scoring.scores import cluster_of, make_score, no_reference_warning
 from ...statistics.resampling import LEVEL, permutation_p
 
 ABOUT = About(
@@ -312,5 +312,13 @@ def _notes(items: Sequence[Item]) -> list[str]:
         notes.append(
             "the file is grouped by category: such an order is more likely than a shuffled one for"
             " any model"
+        )
+    pictures = [cluster_of(item) for item in items]
+    n_repeats = len(pictures) - len(set(pictures))
+    n_in_a_row = sum(a == b for a, b in zip(pictures, pictures[1:], strict=False))
+    if n_repeats and 2 * n_in_a_row >= n_repeats:
+        notes.append(
+            "questions about the same image or group follow one another: such an order is more"
+            " likely than a shuffled one for any model"
         )
     return notes

@@ -6,6 +6,7 @@ from typing import Any
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Response, Score
 from flipbench.evaluate.detectors.likelihood.order_trend import OrderTrendDetector
+from flipbench.evaluate.detectors.likelihood.shared_likelihood import SharedLikelihood
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import PromptSettings
 
@@ -22,21 +23,26 @@ def benchmark_of(make_world: Any, make_item: Make, make_pair: Make, n: int = N_I
     return make_world.of([make_pair(item, 1) for item in items]).benchmark
 
 
+def answers_of(detector: Any, benchmark: Any, likelihoods: Mapping[str, float]) -> Answers:
+    """Return a model with these likelihoods by item, and noise for all other texts."""
+    name = "model" if likelihoods else "clean"
+    replies = {
+        p.id: Response(
+            probe_id=p.id,
+            model_fingerprint=name,
+            model=name,
+            log_likelihood=likelihoods.get(p.item_id, float(generator(0, p.id, name).normal())),
+            n_tokens=1,
+        )
+        for p in detector.probes(benchmark, PromptSettings())
+    }
+    return Answers(name, name, replies)
+
+
 def scored(benchmark: Any, likelihoods: Mapping[str, float]) -> dict[str, Score]:
     """Return the scores of a model with these likelihoods by item, against one with noise."""
-    detector, models = OrderTrendDetector(), []
-    for name, values in (("model", likelihoods), ("clean", {})):
-        replies = {
-            p.id: Response(
-                probe_id=p.id,
-                model_fingerprint=name,
-                model=name,
-                log_likelihood=values.get(p.item_id, generator(0, p.id, name).normal()),
-                n_tokens=1,
-            )
-            for p in detector.probes(benchmark, PromptSettings())
-        }
-        models.append(Answers(name, name, replies))
+    detector = OrderTrendDetector()
+    models = [answers_of(detector, benchmark, likelihoods), answers_of(detector, benchmark, {})]
     return {s.rule: s for s in detector.score(benchmark, PromptSettings(), *models)}
 
 
@@ -62,3 +68,17 @@ def test_three_images_have_no_trend(make_world: Any, make_item: Make, make_pair:
     score = scored(benchmark_of(make_world, make_item, make_pair, 15), {})["controlled"]
     assert (score.verdict, score.n) == ("inconclusive", 15)
     assert "only 15 items, of 3 images or groups" in score.warnings[-1]
+
+
+def test_questions_about_one_image_in_a_row_are_noted(
+    make_world: Any, make_item: Make, make_pair: Make
+) -> None:
+    """Each names what the one before it named, so release order is likelier for any model."""
+    benchmark, detector = benchmark_of(make_world, make_item, make_pair), SharedLikelihood()
+    apart = make_world.of([p for i in range(5) for p in benchmark.pairs[i::5]]).benchmark
+    single = make_world.of(benchmark.pairs[::5]).benchmark
+    notes = []
+    for pairs in (benchmark, apart, single):
+        score = detector.score(pairs, PromptSettings(), answers_of(detector, pairs, {}))[1]
+        notes.append(any("same image or group follow one another" in w for w in score.warnings))
+    assert notes == [True, False, False]
