@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
@@ -99,14 +98,14 @@ def scores_of_models(
         found += _log_prob_scores(pairs, answers, own, reference, other, settings)
         for score in found:
             compared = bool(score.reference_fingerprint or score.rule == "relative")
-            changes: dict[str, Any] = {
-                "id": "",
-                "model_fingerprint": model.fingerprint,
-                "benchmark_id": pairs.id,
-                "reference_fingerprint": clean.fingerprint if clean and compared else "",
-                "warnings": (*score.warnings, *differing),
-            }
-            scores.append(Score(**{**dict(score), **changes}))
+            scores.append(
+                score.revised(
+                    model_fingerprint=model.fingerprint,
+                    benchmark_id=pairs.id,
+                    reference_fingerprint=clean.fingerprint if clean and compared else "",
+                    warnings=(*score.warnings, *differing),
+                )
+            )
     return pairs, scores
 
 

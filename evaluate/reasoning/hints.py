@@ -147,7 +147,7 @@ def _hinted(
         )
         question = f"{_context({part: FIRST_REPLY})}\n\n{item.question}"
         quoting = prompt_settings.closed_probe(item, variant, question=question)
-        probes[variant] = Probe(**{**quoting.__dict__, "id": "", "follows": first[variant].id})
+        probes[variant] = quoting.revised(follows=first[variant].id)
     return HintedItem(item, right, probes, first, texts)
 
 

@@ -123,5 +123,4 @@ def has_fixed_options(item: Item) -> bool:
 def _swapped(item: Item, options: tuple[str, ...], old: int, new: int) -> Item:
     swapped = list(options)
     swapped[old], swapped[new] = swapped[new], swapped[old]
-    update = {"id": "", "options": tuple(swapped), "answer": new}
-    return Item.model_validate(item.model_dump() | update)
+    return item.revised(options=tuple(swapped), answer=new)

@@ -47,14 +47,11 @@ def prune_options(item: Item, wrong_picks: Mapping[int, int], n_options: int, se
     shuffled = [others[i] for i in rng.permutation(len(others))]
     chosen = sorted(shuffled, key=lambda slot: -wrong_picks.get(slot, 0))[: n_options - 1]
     kept = sorted([item.answer, *chosen])
-    options = tuple(item.options[slot] for slot in kept)
-    update = {
-        "id": "",
-        "options": options,
-        "answer": kept.index(item.answer),
-        "extra": item.extra | {"pruned_from": item.id, "kept_options": kept},
-    }
-    return Item.model_validate(item.model_dump() | update)
+    return item.revised(
+        options=tuple(item.options[slot] for slot in kept),
+        answer=kept.index(item.answer),
+        extra=item.extra | {"pruned_from": item.id, "kept_options": kept},
+    )
 
 
 def with_many_options(items: Sequence[Item], n_options: int) -> list[Item]:

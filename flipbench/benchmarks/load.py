@@ -113,5 +113,4 @@ def load_pairs(spec: PairsSpec, images: ImageStore) -> FoundPairs:
 
 def _renamed(item: Item, benchmark: str, suffix: str) -> Item:
     name = f"{item.name}-{suffix}" if suffix else item.name
-    changes = {"id": "", "benchmark": benchmark, "name": name, "group": item.group or item.name}
-    return Item.model_validate(item.model_dump() | changes)
+    return item.revised(benchmark=benchmark, name=name, group=item.group or item.name)

@@ -345,15 +345,10 @@ class Candidate:
         """
         if self.flip is None or self.caption is None or self.edit is None:
             raise DataError(f"{self.subject}: not edited yet; run 'flipbench generate' again")
-        perturbed = self.item.model_copy(
-            update={
-                "id": "",
-                "images": self.perturbed_images,
-                "answer": self.flip.new_answer,
-                "answer_text": self.flip.new_text,
-                "extra": self.item.extra | self.edit.extra,
-            }
+        perturbed = self.item.revised(
+            images=self.perturbed_images,
+            answer=self.flip.new_answer,
+            answer_text=self.flip.new_text,
+            extra=self.item.extra | self.edit.extra,
         )
-        return Pair(
-            self.item, Item.model_validate(perturbed.model_dump()), self.caption.text, verdict
-        )
+        return Pair(self.item, perturbed, self.caption.text, verdict)

@@ -95,6 +95,16 @@ class Record(Value):
             names = tuple(name for name in names if name not in cls.optional)
         return content_id(cls.kind, *[values[name] for name in names])
 
+    def revised(self, **changes: Any) -> Self:
+        """Return the record with some fields changed, checked again, and the id that follows.
+
+        Raises
+        ------
+        ValidationError
+            If the changed fields do not make a valid record.
+        """
+        return type(self)(**{**vars(self), **changes, "id": ""})
+
     @property
     def folder(self) -> str:
         """Its folder in a run: its kind, and its partition if it has one."""

@@ -92,13 +92,13 @@ class AskStage:
                 " again"
             )
         prompt = probe.prompt.replace(FIRST_REPLY, first.text.strip())
-        return Probe(**{**probe.__dict__, "id": "", "prompt": prompt, "follows": ""})
+        return probe.revised(prompt=prompt, follows="")
 
 
 def _answer_to(probe: Probe, answer: Response | Exception) -> Response | Exception:
     if isinstance(answer, Exception) or answer.probe_id == probe.id:
         return answer
-    return Response(**{**answer.__dict__, "id": "", "probe_id": probe.id})
+    return answer.revised(probe_id=probe.id)
 
 
 def ask(

@@ -8,7 +8,7 @@ from typing import Any
 
 from flipbench.core.errors import ConfigError
 from flipbench.core.images import ImageStore
-from flipbench.core.records import JsonDict, Probe, Response, content_id
+from flipbench.core.records import Probe, Response, content_id
 from flipbench.core.registry import load_target
 from flipbench.models.protocols import VLM, Capability
 
@@ -83,5 +83,4 @@ class PythonVLM:
     def _named(self, answer: Response | Exception) -> Response | Exception:
         if isinstance(answer, Exception):
             return answer
-        own: JsonDict = {"id": "", "model": self.name, "model_fingerprint": self.fingerprint}
-        return Response(**{**answer.__dict__, **own})
+        return answer.revised(model=self.name, model_fingerprint=self.fingerprint)

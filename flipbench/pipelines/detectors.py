@@ -146,8 +146,7 @@ class ConfiguredDetectors:
 
     def _marked(self, score: Score) -> Score:
         target = import_path(DETECTORS[score.detector])
-        provenance = {"target": target, "arguments": self.parameters.get(score.detector, {})}
-        return Score.model_validate(score.model_dump() | provenance | {"id": ""})
+        return score.revised(target=target, arguments=self.parameters.get(score.detector, {}))
 
     def _helpers(self, benchmark: PairedBenchmark) -> Helpers:
         judge = recorded_judge(self.judge, self.run.read(Judgement)) if self.judge else None

@@ -142,15 +142,7 @@ class CDD(ComparingDetector):
             max_new_tokens=self.max_new_tokens,
         )
         samples = [
-            Probe(
-                **{
-                    **greedy.__dict__,
-                    "id": "",
-                    "variant": f"{side} sample {seed}",
-                    "temperature": self.temperature,
-                    "seed": seed,
-                }
-            )
+            greedy.revised(variant=f"{side} sample {seed}", temperature=self.temperature, seed=seed)
             for seed in range(1, self.n_samples + 1)
         ]
         return [greedy, *samples]

@@ -126,8 +126,7 @@ class SelfCritique(ComparingDetector):
             item, f"{side} reasoning", max_new_tokens=size, token_statistics=True
         )
         prompt = CRITIQUE.format(prompt=first.prompt, first=FIRST_REPLY)
-        changes = {"id": "", "variant": f"{side} critique", "prompt": prompt, "follows": first.id}
-        return first, Probe(**{**first.__dict__, **changes})
+        return first, first.revised(variant=f"{side} critique", prompt=prompt, follows=first.id)
 
 
 def entropies(reply: Response) -> list[float]:

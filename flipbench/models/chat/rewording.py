@@ -31,7 +31,7 @@ def as_question(item: Item) -> Item:
     """Return the item whose question is to be reworded: a caption replaces the question."""
     if not has_caption(item):
         return item
-    return Item.model_validate(item.model_dump() | {"id": "", "question": item.answer_text})
+    return item.revised(question=item.answer_text)
 
 
 class RecordedWordings:

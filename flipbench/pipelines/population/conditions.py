@@ -11,7 +11,6 @@ from PIL import Image, ImageEnhance, ImageFilter
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Item
 from flipbench.shapes.questions import QuestionFamily, answer
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import COLORS, Scene
@@ -101,6 +100,5 @@ def edited(benchmark: PairedBenchmark, edit: Edit, store: ImageStore) -> PairedB
     for pair in benchmark.pairs:
         picture = edit(pair, store.open(pair.perturbed.images[0]))
         ref = store.put_image(picture, pair.perturbed.subject)
-        changed = pair.perturbed.model_copy(update={"id": "", "images": (ref,)})
-        pairs.append(replace(pair, perturbed=Item.model_validate(changed.model_dump())))
+        pairs.append(replace(pair, perturbed=pair.perturbed.revised(images=(ref,))))
     return replace(benchmark, pairs=tuple(pairs))
