@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flipbench.benchmarks import PairsSpec, load_pairs
 from flipbench.benchmarks.tables import numbered_rows
 from flipbench.config.experiment import AnswerJudgeConfig
 from flipbench.config.loading import read_mapping, validated
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.files import write_atomically
-from flipbench.core.records import Probe, Response
+from flipbench.core.records import Probe
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
+from flipbench.evaluate.pipeline import ask_one
 from flipbench.evaluate.reasoning.cases import SECTIONS, Case, read_cases
 from flipbench.evaluate.reasoning.counts import matthews
 from flipbench.evaluate.reasoning.hints import (
@@ -42,7 +42,7 @@ from flipbench.filters.agreement.agreement import Agreement, Decisions, agreemen
 from flipbench.models.chat.batch_api import BATCH_PRICE
 from flipbench.models.chat.cost import estimate_cost
 from flipbench.models.chat.messages import ChatRequest
-from flipbench.models.engine import answers_of, ask
+from flipbench.models.engine import answers_of
 from flipbench.models.protocols import Decision
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.backends import backend_context, build_chat
@@ -133,16 +133,12 @@ def hint_ablation(assembly: Assembly) -> HintAblation:
     """
     config, run = assembly.config.evaluate, assembly.run
     hinted, left_out = _hinted(assembly)
+    options = assembly.options(config.batch_size)
     results, reports, lacking = [], [], {}
     for model in assembly.grid():
         name, weights = model.model.name, model.model.fingerprint
         probes, lacking[name] = probes_for_model(hinted, model.can)
-        ids = [Response.id_for(probe_id=p.id, model_fingerprint=weights) for p in probes]
-        if run.ids(Response, weights).issuperset(ids):
-            reports.append(StageReport(f"ask {name}", n_skipped=len(ids)))
-        else:
-            options = assembly.options(config.batch_size)
-            reports.append(ask(probes, model.load(), run, run.images, options))
+        reports.append(ask_one(model, probes, run, run.images, options))
         results += compare_hints(hinted, answers_of(name, weights, run))
     table = hint_table(results, left_out, lacking)
     page = write_tables([table], run.path / "hints", "hints.md", "Hints and summaries")
@@ -167,12 +163,7 @@ def _hinted(assembly: Assembly) -> tuple[list[HintedItem], dict[str, int]]:
     config = assembly.config
     if not config.models:
         raise ConfigError("hints: name at least one model under 'models'")
-    spec = config.benchmark
-    if isinstance(spec, PairsSpec):
-        items = load_pairs(spec, assembly.run.images).benchmark.originals[: assembly.limit]
-    else:
-        items = assembly.benchmark.items
-    return hinted_items(items, config.evaluate.prompt, config.evaluate.hints)
+    return hinted_items(assembly.originals, config.evaluate.prompt, config.evaluate.hints)
 
 
 def cost_of_judging(cases: Path, judge: AnswerJudgeConfig, limit: int | None = None) -> list[str]:
