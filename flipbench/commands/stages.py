@@ -52,7 +52,7 @@ def generate(
     )
     import flipbench as fb
 
-    if dry_run and not assembly.has_pairs:
+    if dry_run:
         raise typer.Exit(say("\n".join(fb.dry_run(assembly, "generate"))))
     result = fb.generate(assembly)
     again = Again(config, overrides, limit)
@@ -81,7 +81,7 @@ def filter_(
     assembly = assemble(config, overrides, limit, quiet)
     import flipbench as fb
 
-    if dry_run and not assembly.has_pairs:
+    if dry_run:
         raise typer.Exit(say("\n".join(fb.dry_run(assembly, "filter"))))
     result = fb.filter(assembly, kept=kept)
     say("  ".join(f"{stage} {n}" for stage, n in result.pairs.funnel.items()))

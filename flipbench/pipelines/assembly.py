@@ -162,7 +162,7 @@ class Assembly:
         """
         if isinstance(spec := self.config.benchmark, PairsSpec):
             if self.benchmark_folder.exists():
-                return self.pairs.originals
+                return self.pairs.originals[: self.limit]
             return load_pairs(spec, self.run.images).benchmark.originals[: self.limit]
         if self.benchmark.problems:
             log.warning("%s", self.benchmark.summary())

@@ -23,7 +23,7 @@ from flipbench.filters.pipeline import keep_valid, raters_text, unjudged
 from flipbench.models.chat.cost import Spent
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.backends import api_cost, batch_size_for, missing_key
-from flipbench.pipelines.generation import generate
+from flipbench.pipelines.generation import NOTHING_TO_MAKE, generate
 from flipbench.pipelines.memory.phases import memory_plan
 
 log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ def rebuild_kept(assembly: Assembly, kept: Path) -> tuple[PairedBenchmark, list[
 def plan_filtering(assembly: Assembly) -> list[str]:
     """Return the remaining generation and judging, with their cost, for ``--dry-run``."""
     if assembly.has_pairs:
-        return ["the pairs exist already"]
+        return [NOTHING_TO_MAKE]
     candidates = assembly.generator.progress(assembly.items)
     to_caption = [c for c in candidates if c.caption is None]
     n_edited = sum(c.edit is not None for c in candidates)

@@ -19,6 +19,8 @@ from flipbench.pipelines.backends import (
 )
 from flipbench.pipelines.memory.phases import memory_plan
 
+NOTHING_TO_MAKE = "the pairs exist already"
+
 
 def generate(
     assembly: Assembly, items: Sequence[Item] | None = None
@@ -68,6 +70,8 @@ def _n_made(run: Run) -> int:
 
 def plan_generation(assembly: Assembly) -> list[str]:
     """Return the work and cost of generation and filtering, for ``--dry-run``."""
+    if assembly.has_pairs:
+        return [NOTHING_TO_MAKE]
     items, new_answers, config = assembly.items, assembly.new_answers, assembly.config
     n_open = sum(item.options is None and item.name not in new_answers for item in items)
     lines = [f"would flip, caption and edit {len(items):,} items"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from flipbench import cli
+from flipbench.api.experiments import open_experiment
 from tests.fixtures.command_line import Flipbench
 
 READS_ONE_FILE = {"import"}
@@ -53,3 +54,32 @@ def test_a_rebuild_counts_what_it_would_draw(flipbench: Flipbench, config: Path)
         assert result.status == 0, result.err
         assert "would caption 0 and edit 12" in result.out
     assert not (recipe / "edits").exists() and not Path("elsewhere").exists()
+
+
+@pytest.fixture
+def found(flipbench: Flipbench, config: Path) -> Path:
+    """A configuration of pairs that exist already."""
+    assert flipbench("filter", config, "-q").status == 0
+    assert flipbench("export", config, "out").status == 0
+    path = config.with_name("found.yaml")
+    path.write_text(
+        "run: runs/found\nbenchmark:\n  format: pairs\n  name: found\n  parts:\n"
+        "    - original: {format: jsonl, path: out/original/items.jsonl}\n"
+        "      counterfactual: {format: jsonl, path: out/perturbed/items.jsonl}\n"
+    )
+    return path
+
+
+@pytest.mark.parametrize("command", ["generate", "filter"])
+def test_pairs_that_exist_are_not_written_by_a_dry_run(
+    flipbench: Flipbench, found: Path, command: str
+) -> None:
+    result = flipbench(command, found, "--dry-run")
+    assert (result.status, result.out) == (0, "the pairs exist already\n")
+    assert not Path("runs/found/benchmark").exists()
+
+
+def test_a_limit_holds_for_pairs_that_exist(flipbench: Flipbench, found: Path) -> None:
+    assert flipbench("filter", found, "-q").status == 0
+    opened = open_experiment(found, limit=5, progress=False)
+    assert len(opened.originals) == 5 and len(opened.pairs.originals) == 12
