@@ -5,14 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import Image
 
+from flipbench.api.experiments import open_experiment
+from flipbench.api.reasoning import hint_ablation
+from flipbench.config.corpus import CohortConfig
 from flipbench.config.experiment import load_config
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Caption, Edit, Record, Response, Verdict
 from flipbench.core.run import Run
 from flipbench.pipelines.assembly import Assembly
+from flipbench.pipelines.audit.cohort import cohorts_of
 from flipbench.pipelines.audit.corpus import audit_corpus
 from flipbench.pipelines.evaluation import evaluate
 from flipbench.pipelines.filtering import make_pairs
@@ -55,6 +60,33 @@ def test_captions_edits_verdicts_and_answers_are_those_of_one_process(
     assert [len(records) > 0 for records in there] == [True] * len(KINDS)
     assert there == whole_loop(tmp_path / "here")
     assert "stays in this process" not in caplog.text
+
+
+@pytest.mark.slow
+def test_answers_with_hints_are_those_of_one_process(cluster: Any, tmp_path: Path) -> None:
+    asking = {
+        "models": {"m": {"path": "shapes:llava"}},
+        "evaluate": {"hints": {"own": True, "max_new_tokens": 8}},
+    }
+    there, here = (
+        hint_ablation(settings(tmp_path / run, **asking, **more), progress=False)
+        for run, more in (("ray", {"executor": RAY}), ("here", {}))
+    )
+    (report,) = there.content.reports
+    assert (report.n_done, report.n_failed) == (6 * 5, 0)
+    assert there.page.read_text() == here.page.read_text()
+
+
+@pytest.mark.slow
+def test_a_cohort_is_asked_as_by_one_process(cluster: Any, tmp_path: Path) -> None:
+    models = {name: {"path": f"shapes:{name}"} for name in ("llava", "qwen2_vl")}
+    cohort = CohortConfig(models=tuple(models))
+    there, here = (
+        cohorts_of(open_experiment(settings(tmp_path / run, models=models, **more)), cohort)
+        for run, more in (("ray", {"executor": RAY}), ("here", {}))
+    )
+    assert [(report.n_done > 0, report.n_failed) for report in there.reports] == [(True, 0)] * 2
+    assert np.array_equal(there.trend.scores, here.trend.scores)
 
 
 @pytest.mark.slow

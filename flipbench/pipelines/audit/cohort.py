@@ -16,11 +16,10 @@ from flipbench.core.records import Item, Probe, Response
 from flipbench.core.stage import StageReport
 from flipbench.evaluate.cohort.cohort import Cohort, Covariate, read_cohort
 from flipbench.evaluate.detectors.likelihood.min_k import min_k, min_k_plus_plus
-from flipbench.evaluate.pipeline import ModelUnderTest
+from flipbench.evaluate.pipeline import ModelUnderTest, ask_one
 from flipbench.evaluate.scoring.likelihood import answer_probe, text_probe
 from flipbench.evaluate.scoring.membership import full_answer
-from flipbench.models.engine import answers_of, ask
-from flipbench.models.protocols import needs_of
+from flipbench.models.engine import answers_of
 from flipbench.pipelines.assembly import Assembly
 from flipbench.prompting.prompts import PromptSettings
 
@@ -112,8 +111,7 @@ def _asked(assembly: Assembly, config: CohortConfig) -> Cohorts:
     columns: dict[CohortScore, list[list[float]]] = {config.trend_score: [], config.tail_score: []}
     correct, reports = [], []
     for model in models:
-        wanted = [probe for probe in distinct if needs_of(probe) <= model.can]
-        reports.append(ask(wanted, model.load(), assembly.run, assembly.run.images, options))
+        reports.append(ask_one(model, distinct, assembly.run, assembly.run.images, options))
         answers = answers_of(model.model.name, model.model.fingerprint, assembly.run)
         replies = [answers.to(probe) for probe in scored]
         for name, column in columns.items():
