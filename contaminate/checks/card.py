@@ -12,9 +12,10 @@ from typing import Any
 from flipbench.core.errors import DataError
 from flipbench.core.files import write_atomically
 from flipbench.core.records import Checkpoint, TrainingPlan
-from flipbench.models.vlm.checkpoints import ADAPTER, CARD, read_object, resolve_path
+from flipbench.models.vlm.checkpoints import ADAPTER, CARD, check_card, read_object, resolve_path
 
 _PACKAGES = ("torch", "transformers", "trl", "peft", "accelerate", "bitsandbytes")
+_SHOWN = ("benchmark", "dose", "doses", "parent", "strategy")
 
 
 def write_card(
@@ -140,6 +141,33 @@ def is_marked(folder: Path) -> bool:
     """Return whether a checkpoint's configuration marks it as contaminated."""
     configs = [read_object(path) for path in _configurations(folder)]
     return any(config.get("flipbench", {}).get("contaminated") for config in configs)
+
+
+def history_of(folder: Path) -> str:
+    """Return what card and configuration of a checkpoint say about its training.
+
+    Raises
+    ------
+    DataError
+        If the card is damaged, lacks an entry, or belongs to other weights.
+    PrerequisiteError
+        If the folder contains weights, but none as safetensors.
+    """
+    card = check_card(folder)
+    if not card and is_marked(folder):
+        return "CONTAMINATED on purpose, says its configuration; its card is gone"
+    if not card:
+        return "no contamination card; that does not prove it clean"
+    if lacking := [name for name in _SHOWN if name not in card]:
+        raise DataError(f"{folder}: its card has no {lacking[0]!r}; copy the checkpoint again")
+    if card["dose"]:
+        return (
+            f"CONTAMINATED on purpose with {len(card['doses'])} items of {card['benchmark']},"
+            f" dose {card['dose']} ({card['strategy']}, from {card['parent']})"
+        )
+    if card.get("flipbench", {}).get("contaminated"):
+        return f"CONTAMINATED on purpose, as its parent {card['parent']} is"
+    return f"a control, dose 0 ({card['strategy']}, {card['parent']})"
 
 
 def _configurations(folder: Path) -> list[Path]:

@@ -38,9 +38,6 @@ Scoring = Annotated[
 ]
 
 
-_CARD_KEYS = ("benchmark", "dose", "doses", "parent", "strategy")
-
-
 @app.command(rich_help_panel=MODELS)
 def detectors(
     names: Annotated[
@@ -262,36 +259,19 @@ def doctor(
         raise typer.Exit(1 if is_wrong else 0)
     if len(paths or ()) > 1:
         raise ConfigError("give one checkpoint folder, or CSV files only")
-    path = paths[0] if paths else None
-    import json
+    if not paths:
+        import json
 
-    from flipbench.contaminate.checks.card import is_marked
-    from flipbench.core.run import environment
-    from flipbench.models.vlm.checkpoints import check_card
+        from flipbench.core.run import environment
 
-    if path is None:
         raise typer.Exit(say(json.dumps(environment(), indent=2)))
-    if not path.is_dir():
+    if not paths[0].is_dir():
         raise DataError(
-            f"{path}: no such folder; give a checkpoint's, or CSV files of printed results"
+            f"{paths[0]}: no such folder; give a checkpoint's, or CSV files of printed results"
         )
-    card = check_card(path)
-    if not card and is_marked(path):
-        finding = "CONTAMINATED on purpose, says its configuration; its card is gone"
-    elif not card:
-        finding = "no contamination card; that does not prove it clean"
-    elif lacking := [name for name in _CARD_KEYS if name not in card]:
-        raise DataError(f"{path}: its card has no {lacking[0]!r}; copy the checkpoint again")
-    elif card["dose"]:
-        finding = (
-            f"CONTAMINATED on purpose with {len(card['doses'])} items of {card['benchmark']},"
-            f" dose {card['dose']} ({card['strategy']}, from {card['parent']})"
-        )
-    elif card.get("flipbench", {}).get("contaminated"):
-        finding = f"CONTAMINATED on purpose, as its parent {card['parent']} is"
-    else:
-        finding = f"a control, dose 0 ({card['strategy']}, {card['parent']})"
-    say(f"{path}: {finding}")
+    from flipbench.contaminate.checks.card import history_of
+
+    say(f"{paths[0]}: {history_of(paths[0])}")
 
 
 @app.command(rich_help_panel=MODELS)
