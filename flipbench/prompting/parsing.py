@@ -11,21 +11,47 @@ N_LAST_TOKENS = 5
 _OPEN, _CLOSE = r"[\s(\[{<\"'*_`]*", r"[\s)\]}>\"'*_`.,:;!]*"
 _AROUND = ".,:;!?()[]{}<>\"'*_`"
 _ALSO_WORDS = "AI"  # letters that are also an article and a pronoun
+_THOUGHTS = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
+_ONLY_END = re.compile(r".*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)  # begun in the prompt
+_NO_END = re.compile(r"<think(?:ing)?>.*", re.DOTALL | re.IGNORECASE)  # cut off
+_MARKED = re.compile(
+    r"<answer>(.*?)</answer>|<\|begin_of_box\|>(.*?)<\|end_of_box\|>"
+    r"|\\boxed\{(?:\\(?:text|textbf|mathrm|mathbf)\{)?([^{}]*)\}",
+    re.DOTALL | re.IGNORECASE,
+)
+
+
+def without_thoughts(reply: str) -> str:
+    """Return a reply without the reasoning that a model writes in ``<think>`` tags.
+
+    Some chat templates write the first tag into the prompt, so that a reply has only the second. A
+    reply that was cut off within its reasoning has no answer.
+
+    >>> without_thoughts("<think>A? No.</think>B"), without_thoughts("A? No.</think>B")
+    ('B', 'B')
+    >>> without_thoughts("<think>It may be (A) or")
+    ''
+    """
+    text = _ONLY_END.sub("", _THOUGHTS.sub("", reply))
+    return _NO_END.sub("", text).strip()
 
 
 def parse_choice(text: str, options: Sequence[str], labels: str = LETTERS) -> int:
-    """Return the index of the option that ``text`` names, or -1 if it names none or several.
+    r"""Return the index of the option that ``text`` names, or -1 if it names none or several.
 
     The first of these rules that finds exactly one option decides:
 
     1. the whole reply is an option's letter, perhaps in brackets, quotes or with a dot;
-    2. "answer is X" (or "answer: X"), then "option X", then "(X)";
+    2. "answer is X" (or "answer: X"), then a line that is only a letter, then "option X", then
+       "(X)";
     3. one standalone capital letter among the last five tokens; a bare ``A`` before a word in
        lower case is an article (and a bare ``I`` a pronoun) and does not count;
     4. one option's text occurs in the reply as whole words, ignoring case; an occurrence within
        that of a longer option's text does not count.
 
-    Only letters of existing options count: "E" names nothing among four.
+    Only letters of existing options count: "E" names nothing among four. The last text that the
+    reply marks as its answer (``<answer>…</answer>``, ``\boxed{…}``, the box of GLM) is read in
+    place of the reply if it names an option.
 
     Parameters
     ----------
@@ -64,10 +90,17 @@ def parse_choice(text: str, options: Sequence[str], labels: str = LETTERS) -> in
         words = [label.casefold() for label in labels.split()]
         found = {words.index(first)} if first in words else _texts(reply, options)
         return found.pop() if len(found) == 1 else -1
+    if marked := [match[match.lastindex or 0] for match in _MARKED.finditer(reply)]:
+        choice = parse_choice(marked[-1], options, labels)
+        if choice >= 0:
+            return choice
     letters = labels[: len(options)]
+    answer, *others = _phrases(reply, letters)
     for candidates in (
         _whole_reply(reply, letters),
-        *_phrases(reply, letters),
+        answer,
+        set().union(*(_whole_reply(line.strip(), letters) for line in reply.splitlines())),
+        *others,
         _last_tokens(reply, letters) if letters.isalpha() else set(),
         _texts(reply, options),
     ):
