@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +9,7 @@ from typing import Literal
 from flipbench.benchmarks.build import answer_letter, find_answer
 from flipbench.benchmarks.report import RowError
 from flipbench.core.errors import ConfigError, DataError
-from flipbench.prompting.parsing import parse_choice
+from flipbench.prompting.parsing import parse_choice, without_thoughts
 from flipbench.prompting.prompts import LETTERS
 
 from .join import PredictionPair
@@ -19,7 +18,7 @@ from .prediction import Prediction, listing
 Scoring = Literal["auto", "parse", "file"]
 _NO_OPTION = "the right answer is none of the options"
 _SAME = "the right answer is the same in both versions"
-_THOUGHT = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
+_YES_NO = ("yes", "no")
 
 
 @dataclass(frozen=True)
@@ -112,8 +111,9 @@ def score_pairs(
     ]
     if unmarked:
         raise DataError(
-            f"{unmarked[0]}: neither a right letter with a reply, nor a mark of 0 or 1, and"
-            f" {len(unmarked) - 1} more like it; add the columns answer and prediction, or correct"
+            f"{unmarked[0]}: neither a reply with a right letter, yes or no, nor a mark of 0 or 1,"
+            f" and {len(unmarked) - 1} more like it; add the columns answer (with A, B, … if it is"
+            " an option's text) and prediction, or a column correct of 0 and 1"
         )
     scored = [ScoredPair(_by_mark(p.original), _by_mark(p.perturbed)) for p in pairs]
     note = (
@@ -125,22 +125,35 @@ def score_pairs(
 
 
 def _parse(pairs: Sequence[PredictionPair]) -> tuple[list[ScoredPair], dict[str, list[str]]]:
-    """Return the items scored, and the ids of those left out, by reason."""
+    """Return the items scored, and the ids of those left out, by reason.
+
+    Answers "yes" and "no" without options are read as words, except in a file that marks replies
+    and has other answers in free form, which only the marks cover.
+    """
     scored: list[ScoredPair] = []
     left_out: dict[str, list[str]] = {_NO_OPTION: [], _SAME: []}
     golds = [answer_letter(p.gold) for pair in pairs for p in (pair.original, pair.perturbed)]
     n_letters = max([4, *(LETTERS.index(letter) + 1 for letter in golds if letter)])
     if any(all(getattr(p, side).text is None for p in pairs) for side in ("original", "perturbed")):
         return scored, left_out
+    is_marked = any(pair.original.correct is not None for pair in pairs)
+    reads_words = not is_marked or all(map(_is_yes_no, pairs))
     for pair in pairs:
         options = pair.original.options or pair.perturbed.options
-        before, after = _gold(pair.original.gold, options), _gold(pair.perturbed.gold, options)
+        if reads_words and _is_yes_no(pair):
+            texts, labels, n_options = [*_YES_NO], " ".join(_YES_NO), len(_YES_NO)
+            before, after = (_YES_NO.index(_word(p.gold)) for p in (pair.original, pair.perturbed))
+        else:
+            texts, labels, n_options = _option_texts(options, n_letters), LETTERS, len(options)
+            before, after = _gold(pair.original.gold, options), _gold(pair.perturbed.gold, options)
         if -1 in (before, after) or before == after:
             left_out[_NO_OPTION if -1 in (before, after) else _SAME].append(pair.original.id)
             continue
-        texts = _option_texts(options, n_letters)
-        replies = _parsed(pair.original, texts, before), _parsed(pair.perturbed, texts, after)
-        scored.append(ScoredPair(*replies, (before, after), len(options)))
+        replies = (
+            _parsed(pair.original, texts, before, labels),
+            _parsed(pair.perturbed, texts, after, labels),
+        )
+        scored.append(ScoredPair(*replies, (before, after), n_options))
     return scored, left_out
 
 
@@ -154,6 +167,16 @@ def _check_replies(pairs: Sequence[PredictionPair]) -> None:
             f"{first.where}: {first.error or 'there is no reply'}, nor is there one to any of the"
             f" {len(pairs)} items of this file; run the model on it again"
         )
+
+
+def _word(answer: str) -> str:
+    return answer.strip().rstrip(".").casefold()
+
+
+def _is_yes_no(pair: PredictionPair) -> bool:
+    """Return whether the right answers are yes or no, and there are no options."""
+    sides = pair.original, pair.perturbed
+    return not any(p.options for p in sides) and all(_word(p.gold) in _YES_NO for p in sides)
 
 
 def _gold(answer: str, options: Sequence[tuple[str, str]]) -> int:
@@ -175,10 +198,10 @@ def _option_texts(options: Sequence[tuple[str, str]], n_letters: int) -> list[st
     return [texts.get(letter, "") for letter in LETTERS[: LETTERS.index(max(texts)) + 1]]
 
 
-def _parsed(prediction: Prediction, options: Sequence[str], gold: int) -> ScoredReply:
+def _parsed(prediction: Prediction, options: Sequence[str], gold: int, labels: str) -> ScoredReply:
     if prediction.error or prediction.text is None:
         return ScoredReply(prediction, None)
-    choice = parse_choice(_THOUGHT.sub("", prediction.text), options)
+    choice = parse_choice(without_thoughts(prediction.text), options, labels)
     return ScoredReply(prediction, choice == gold, choice)
 
 

@@ -17,7 +17,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "id": ("index", "id", "item_id", "question_id", "name"),
     "prediction": ("prediction", "response", "reply", "output"),
     "answer": ("answer", "gold", "target", "label"),
-    "correct": ("hit", "correct", "is_correct"),
+    "correct": ("hit", "correct", "is_correct", "score"),
     "question": ("question",),
     "group": ("g_index", "group", "image_id", "image_path"),
     "error": ("error",),

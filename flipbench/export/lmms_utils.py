@@ -1,12 +1,9 @@
 """Task functions for lmms-eval, standalone: this file is copied next to the task's YAML."""
 
 import importlib.util
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-THOUGHTS = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 
 
 @cache
@@ -41,9 +38,9 @@ def process_results(doc, results):  # type: ignore[no-untyped-def]
 
     The id is that of the original on both sides of a pair, so it joins them.
     """
-    reply, target = THOUGHTS.sub("", str(results[0])).strip(), doc["target"]
+    parser = _parser()
+    reply, target = parser.without_thoughts(str(results[0])), doc["target"]
     if doc["options"]:
-        parser = _parser()
         choice = parser.parse_choice(reply, doc["options"])
         right = choice >= 0 and parser.LETTERS[choice] == target
     else:

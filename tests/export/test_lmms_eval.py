@@ -16,13 +16,14 @@ import yaml
 from flipbench.core.paired import PairedBenchmark
 from flipbench.evaluate.predictions.gap import gap_of_predictions
 from flipbench.export.lmms_eval import pixel_limits, write_lmms_eval
-from flipbench.prompting.parsing import parse_choice
+from flipbench.prompting.parsing import parse_choice, without_thoughts
 from flipbench.prompting.prompts import LETTERS
 
 OPTIONS = ("red", "a bus", "blue")
 REPLIES = (
     "A|(B)|C.|b|The answer is B.|Answer: B|**B**|A red bus|A bus|blue|I see a bus, so B|A or B|"
-    "Option C is right|none|<think>A? No.</think> B|The answer is a bus|It is (C)"
+    "Option C is right|none|<think>A? No.</think> B|A? (C)? No.</think> B|"
+    "<think>It may be (B) or|The answer is a bus|It is (C)"
 ).split("|")
 
 
@@ -90,11 +91,10 @@ def test_replies_are_read_by_our_own_parser(
     marks = {r: utils.process_results(doc, [r])["exact_match"] for r in REPLIES}
     assert [r for r in REPLIES if marks[r]] == [
         *("(B)", "b", "The answer is B.", "Answer: B", "**B**", "A bus", "I see a bus, so B"),
-        *("<think>A? No.</think> B", "The answer is a bus"),
+        *("<think>A? No.</think> B", "A? (C)? No.</think> B", "The answer is a bus"),
     ]
     for reply in REPLIES:
-        text = reply.rpartition("</think>")[2]
-        choice = parse_choice(text, OPTIONS)
+        choice = parse_choice(without_thoughts(reply), OPTIONS)
         assert marks[reply] == (choice >= 0 and LETTERS[choice] == doc["target"])
 
 

@@ -16,7 +16,7 @@ from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.report.tables import gap_table
 from flipbench.evaluate.scoring.comparison import Settings
 from flipbench.evaluate.statistics.paired import mcnemar_p, paired_comparison
-from tests.fixtures.prediction_files import COUNTS, FILES, Row, both, plain_csv, rows
+from tests.fixtures.prediction_files import COUNTS, FILES, Row, both, plain_csv, rows, vlmevalkit
 
 READ_BY_ITSELF = [".csv", ".tsv", ".xlsx", ".json"]
 REAL = {
@@ -263,14 +263,50 @@ def test_only_listed_ids_are_kept(tmp_path: Path) -> None:
         gap_of_predictions(*both(tmp_path), keep=["1", "99"])
 
 
-def test_reasoning_is_not_parsed_as_the_answer(tmp_path: Path) -> None:
+@pytest.mark.parametrize("opened", ["<think>", ""])
+def test_reasoning_is_not_parsed_as_the_answer(opened: str, tmp_path: Path) -> None:
+    """A chat template may have written the first tag into the prompt."""
+
     def think(side: str, table: list[Row]) -> list[Row]:
-        return [
-            r | {"prediction": f"<think>option A or (B)?</think>\n{r['prediction']}"} for r in table
-        ]
+        thoughts = f"{opened}option A or (B)? The answer is A.</think>"
+        return [r | {"prediction": f"{thoughts}\n{r['prediction']}"} for r in table]
 
     score = gap_of_predictions(*both(tmp_path, change=think)).by_rule["sign"]
     assert score.paired == PairedCounts(**COUNTS)
+
+
+def yes_no(folder: Path, side: str, replies: str, **columns: list[object]) -> Path:
+    """Write y and n as replies to questions that the original's picture answers with yes."""
+    gold = "Yes" if side == "original" else "No"
+    spelt = {"y": "Yes, it is.", "n": "No", "?": "I cannot tell"}
+    table: list[Row] = [
+        {"index": i, "question": f"Q{i}?", "answer": gold, "prediction": spelt[reply]}
+        | {name: values[i] for name, values in columns.items()}
+        for i, reply in enumerate(replies)
+    ]
+    return vlmevalkit(folder / f"{side}.xlsx", table)
+
+
+def test_yes_and_no_are_parsed_as_words(tmp_path: Path) -> None:
+    files = [
+        yes_no(tmp_path, "original", "y" * 20),
+        yes_no(tmp_path, "perturbed", "y" * 9 + "n" * 11),
+    ]
+    table = gap_of_predictions(*files, judged_by="Ann")
+    score = table.by_rule["mcnemar"]
+    assert (score.paired.n11, score.paired.b, score.details["scoring"]) == (11, 9, "parse")
+    assert score.unparsed == {"original": 0, "perturbed": 0}
+    assert "11/20 perturbed versions right, where guessing gets 10.0" in table.markdown()
+
+
+def test_marks_decide_where_only_some_answers_are_yes_or_no(tmp_path: Path) -> None:
+    """The column is that of VLMEvalKit's yes/no data sets."""
+    files = []
+    for side, marks in (("original", [True] * 8), ("perturbed", [True] * 3 + [False] * 5)):
+        answers = ["Yes" if side == "original" else "No"] * 4 + [f"a {side}"] * 4
+        files.append(yes_no(tmp_path, side, "?" * 8, answer=[*answers], score=[*marks]))
+    score = gap_of_predictions(*files).by_rule["mcnemar"]
+    assert (score.paired.n11, score.paired.b, score.details["scoring"]) == (3, 5, "file")
 
 
 def test_fewer_than_five_items_are_inconclusive(tmp_path: Path) -> None:

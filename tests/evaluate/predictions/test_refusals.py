@@ -152,7 +152,9 @@ def test_free_form_answers_need_marks(tmp_path: Path) -> None:
     def free(side: str, table: list[Row]) -> list[Row]:
         return [{"id": r["index"], "answer": f"a {side}", "prediction": "a cat"} for r in table]
 
-    assert_refused(both(tmp_path, change=free), "line 2: neither a right letter .*23 more")
+    assert_refused(
+        both(tmp_path, change=free), "line 2: neither a reply with a right letter.*23 more"
+    )
 
 
 # ---------------------------------------------------------------- files
