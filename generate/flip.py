@@ -8,7 +8,7 @@ from flipbench.core.errors import DataError, attempt
 from flipbench.core.paired import Candidate
 from flipbench.core.randomness import generator
 from flipbench.core.records import Flip, Item, Record
-from flipbench.prompting.prompts import LETTERS
+from flipbench.prompting.prompts import LETTERS, right_option, yes_no
 
 UNIFORM = "uniform over the other options"
 
@@ -63,7 +63,9 @@ class FlipStage:
     def _method(self, item: Item) -> str:
         return f"given: {self.given[item.name]}" if item.name in self.given else UNIFORM
 
-    def _draw(self, item: Item) -> tuple[int, str]:
+    def _draw(self, item: Item) -> tuple[int | None, str]:
+        if item.options is None and (words := yes_no(item)):
+            return None, words[not right_option(item)]
         if item.options is None:
             raise DataError(
                 "a free-form item has no options to draw from; give its new answer in"

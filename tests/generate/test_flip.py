@@ -83,6 +83,13 @@ def test_items_that_cannot_be_flipped_say_why(task: Item, reason: str) -> None:
     assert stage.id_of(task) != stage.id_of(item(("yes", "no")))
 
 
+@pytest.mark.parametrize(("old", "new"), [("Yes", "No"), ("no.", "yes"), ("NO", "YES")])
+def test_yes_and_no_are_exchanged_without_options(old: str, new: str) -> None:
+    asked = Item.model_validate(item(None).model_dump() | {"id": "", "answer_text": old})
+    made = flip(FlipStage(), asked)
+    assert (made.new_answer, made.new_text) == (None, new)
+
+
 def test_a_bad_item_does_not_spoil_its_batch() -> None:
     tasks = [item(("a", "b")), item(None), item(("c", "d"))]
     made = FlipStage()(tasks)
