@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -30,10 +31,11 @@ _N_ROWS = 20
 _SYNONYMS = {
     "question": ("query", "prompt", "text"),
     "answer": ("label", "answer_index", "correct_answer", "gt_answer", "target"),
-    "images": ("image", "image_path", "picture", "img"),
+    "images": ("decoded_image", "image", "image_path", "picture", "img", "image_1", "image_0"),
     "index": ("id", "question_id", "qid", "idx"),
     "options": ("choices", "candidates"),
     "category": ("subject", "topic", "task"),
+    "hint": (),
 }
 
 
@@ -120,7 +122,8 @@ def _guess_parquet(path: Path) -> Guess:
     names = {meaning: _column(meaning, header) for meaning in _SYNONYMS}
     needed = {meaning: names[meaning] or meaning for meaning in ("question", "answer", "images")}
     check_columns(list(needed.values()), header, str(path))
-    several = [column for column in header if column.startswith(f"{needed['images']}_")]
+    numbered = rf"{re.escape(re.sub(r'_[01]$', '', needed['images']))}_\d+"
+    several = [c for c in header if re.fullmatch(numbered, c) and c != needed["images"]]
     options, options_in, style = _options(names["options"], needed, header, rows)
     columns = ColumnMapping(
         question=needed["question"],
@@ -128,6 +131,7 @@ def _guess_parquet(path: Path) -> Guess:
         images=(needed["images"], *several),
         index=names["index"],
         category=names["category"],
+        hint=names["hint"],
         options=options,
     )
     answer_is: AnswerIs = "auto"

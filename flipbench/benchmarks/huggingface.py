@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import glob
+import itertools
 import math
 import re
 from collections.abc import Iterator
@@ -80,6 +81,8 @@ def _read_mapped(
             what = f"the column {column!r} contains floating-point numbers, not text"
             remedy = "'2' may have become '2.0': check the items"
             collector.note(Oddity("float_column", what, remedy))
+    absent = option_columns if layout.options_in == "columns" else []
+    n_missing = 0
     for number, cells in enumerate(table.rows()):
         name = _text(cells[columns.index]).strip() if columns.index else str(number)
         row = RowPlace(number, name, f"{spec.path}, row {number} (index {name!r})")
@@ -88,6 +91,7 @@ def _read_mapped(
         with collector.row(row):
             if not name:
                 raise RowError("index", "the index is empty", "give every row a unique index")
+            n_missing += _empty_missing(cells, absent, columns.hint)
             raw = _text(cells[columns.question])
             answer = _text(cells[columns.answer])
             stem, options = raw, _options(cells, layout, option_columns)
@@ -115,6 +119,20 @@ def _read_mapped(
                 extra={c: text for c in columns.extra if (text := _text(cells[c]))},
             )
             collector.keep(row, *build_item(draft))
+    if n_missing:
+        what = f"last options and hints with the text 'nan' are read as none ({n_missing} rows)"
+        collector.note(Oddity("missing_value", what, "pandas writes it for an empty cell"))
+
+
+def _empty_missing(cells: JsonDict, options: list[str], hint: str | None) -> bool:
+    """Empty a row's cells that held no value before pandas made text of them.
+
+    Mirrors of MMBench on the Hub have such cells. An option "nan" before another is kept.
+    """
+    last = list(itertools.takewhile(lambda c: cells[c] in ("nan", None, ""), reversed(options)))
+    missing = [c for c in (*last, *([hint] if hint else [])) if cells[c] == "nan"]
+    cells.update(dict.fromkeys(missing))
+    return bool(missing)
 
 
 def _read_own(

@@ -76,10 +76,12 @@ def _naturalbench(text: str, answer: str) -> ParsedQuestion:
     if head:
         block = text[head.end() :].strip().rstrip(";")
         return _checked(text[: head.start()], _split_at(_SEMICOLON_MARK, block))
-    if answer.strip().casefold() not in ("yes", "no"):
+    word = answer.strip()
+    if word.casefold() not in ("yes", "no"):
         what = f"there are no options in it, and the answer is {answer!r}, not yes or no"
         raise RowError("options", what, _REMEDY)
-    return ParsedQuestion(text, (("A", "Yes"), ("B", "No")))
+    spelling = str.lower if word.islower() else str.upper if word.isupper() else str.capitalize
+    return ParsedQuestion(text, (("A", spelling("yes")), ("B", spelling("no"))))
 
 
 def _without_instruction(raw: str) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -221,6 +221,15 @@ class Collector:
             problems = [p for p in problems if p.row not in texts] + refused
             rows = zip(items, self._rows, strict=True)
             items = [item for item, row in rows if row not in texts]
+        if n_rotated := _n_rotated(items):
+            odd = Oddity(
+                "rotated",
+                f"{n_rotated} rows repeat another row's question and images, with its options in"
+                " another order, as in files for circular evaluation",
+                "each would be redrawn and counted as a question of its own; keep one row of each"
+                " (in VLMEvalKit's files, those with an index below 1,000,000)",
+            )
+            problems.append(Problem(None, "", self.name, odd.kind, odd.what, odd.remedy, False))
         order = sorted(problems, key=lambda p: -1 if p.row is None else p.row)
         return Benchmark(self.name, items, order, self.n_rows)
 
@@ -229,6 +238,17 @@ class Collector:
         if self.strict:
             raise DataError(str(problem))
         self.problems.append(problem)
+
+
+def _n_rotated(items: Sequence[Item]) -> int:
+    """Return the number of items that differ from an earlier one in their options' order only."""
+    first: dict[object, tuple[str, ...]] = {}
+    n_rotated = 0
+    for item in items:
+        if item.options is not None:
+            content = (item.question, item.images, tuple(sorted(item.options)), item.answer_text)
+            n_rotated += first.setdefault(content, item.options) != item.options
+    return n_rotated
 
 
 def _folded(name: str) -> str:

@@ -156,6 +156,60 @@ def test_ids_that_differ_in_form_only_are_named(folder: Path, one: str, two: str
     assert "x.tsv, line 2, row 0" in problem.what and "by case or Unicode form only" in problem.what
 
 
+def test_rotations_of_a_question_are_counted(folder: Path) -> None:
+    """As in VLMEvalKit's files of MMBench; another answer is another question."""
+    rows = [row(i, A="red", B="blue", C="green") | {"question": f"Q{i}?"} for i in range(3)]
+    turned = [
+        row(1_000_000 + i, "C", A="blue", B="green", C="red") | {"question": f"Q{i}?"}
+        for i in range(2)
+    ]
+    other = row(9, "B", A="red", B="blue", C="green") | {"question": "Q2?"}
+    (odd,) = load(tsv(folder, [*rows, *turned, other]), folder).problems
+    assert (odd.kind, odd.row) == ("rotated", None) and odd.what.startswith("2 rows repeat")
+    assert not load(tsv(folder, [*rows, other]), folder).problems
+
+
+def guessed(folder: Path, **cells: Any) -> Benchmark:
+    """Return a dataset of one row, as ``init`` would read it."""
+    data = (folder / "one.png").read_bytes()
+    images = {name: {"bytes": data} for name in ("decoded_image", "image_1") if name in cells}
+    shown = images or {"image": {"bytes": data}}
+    Dataset.from_list([{"question": "Is it?"} | shown | cells | images]).to_parquet(
+        folder / "g.parquet"
+    )
+    return load(guess_spec(str(folder / "g.parquet")).spec, folder)
+
+
+@pytest.mark.parametrize("answer", ["no", "No", "NO", "yes"])
+def test_a_data_set_of_yes_and_no_is_read_however_they_are_spelt(folder: Path, answer: str) -> None:
+    (item,) = guessed(folder, answer=answer).items
+    assert item.answer_text == answer and len(item.options or ()) == 2
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        {"image_path": "0.webp", "image_id": "17"},  # RealWorldQA's mirror
+        {"image": "images/1.jpg", "decoded_image": None},  # MathVista
+        {"image_1": None, "image_2": None},  # MMMU
+    ],
+)
+def test_the_columns_that_hold_the_pictures_are_found(folder: Path, cells: Any) -> None:
+    (item,) = guessed(folder, answer="b", choices=["a", "b"], **cells).items
+    assert (len(item.images), item.answer) == (1, 1)
+
+
+def test_missing_cells_that_became_texts_are_none(folder: Path) -> None:
+    """As in mirrors of MMBench; "nan" before another option is a text."""
+    options = {"A": "nan", "B": "a", "C": "nan", "D": "nan"}
+    benchmark = guessed(folder, answer="B", hint="nan", **options)
+    (item,), (odd,) = benchmark.items, benchmark.problems
+    assert (item.options, item.question) == (("nan", "a"), "Is it?")
+    assert odd.kind == "missing_value" and "(1 rows)" in odd.what
+    hinted = guessed(folder, answer="B", hint="Look.", **options)
+    assert hinted.items[0].question == "Hint: Look.\nIs it?"
+
+
 def test_import_writes_every_oddity_to_a_file(flipbench: Flipbench, folder: Path) -> None:
     rows = [*mmstar_like(120), *(row(f"={i}", "A", A="same", B="same") for i in range(20))]
     tsv(folder, rows)
