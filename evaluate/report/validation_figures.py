@@ -261,8 +261,18 @@ def _heat_panel(heats: dict[str, Heat], size: tuple[float, float]) -> _Drawn:
         axes.set_title(family)
     legend = validation_plots.heat_legend()
     canvas.legend(handles=legend, loc="outside lower left", ncols=2, fontsize=8)
+    _fit_height(canvas)
     alt = " ".join(heat.alt(family) for family, heat in heats.items())
     return _Drawn(", ".join(heats), canvas, alt)
+
+
+def _fit_height(canvas: Canvas) -> None:
+    """Bring the names and the legend below them together: square cells leave height unused."""
+    canvas.draw_without_rendering()
+    lowest = min(label.get_window_extent().y0 for a in canvas.axes for label in a.get_xticklabels())
+    empty = (lowest - canvas.legends[0].get_window_extent().y1) / canvas.dpi
+    width, height = canvas.get_size_inches()
+    canvas.set_size_inches(width, height - empty + 0.1)
 
 
 @dataclass(frozen=True)
