@@ -13,7 +13,7 @@ from flipbench.cli import app
 ROOT = Path(__file__).parents[1]
 ROOMS = ("flipbench", "generate", "filters", "contaminate", "evaluate")
 FOLDERS = (*ROOMS, "configs", "docs", "tests", "benchmarks", "examples")
-GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ROOM_GUIDES = sorted(p for room in ROOMS for p in (ROOT / room).rglob("README.md"))
 
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
