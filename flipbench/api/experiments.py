@@ -30,8 +30,13 @@ def open_experiment(
     limit: int | None = None,
     n_workers: int = 1,
     progress: bool = True,
+    *,
+    store: bool = True,
 ) -> Assembly:
-    """Return an experiment with its run directory; the parameters are those of `generate`."""
+    """Return an experiment with its run directory; the parameters are those of `generate`.
+
+    ``store`` as for `Assembly.open`.
+    """
     from flipbench.config.experiment import Config, load_config
     from flipbench.pipelines.assembly import Assembly
 
@@ -46,7 +51,12 @@ def open_experiment(
         loaded = load_config(config, changes)
     command = "flipbench in Python"
     return Assembly.open(
-        loaded, limit=limit, progress=progress, command=command, n_workers=n_workers
+        loaded,
+        limit=limit,
+        progress=progress,
+        command=command,
+        n_workers=n_workers,
+        store=store,
     )
 
 
@@ -286,7 +296,7 @@ def dry_run(
     }
     if stage not in (stages := [*on_items, "evaluate"]):
         raise ConfigError(f"no stage {stage!r}{nearest(stage, stages)}")
-    experiment = open_experiment(config, overrides, limit, progress=False)
+    experiment = open_experiment(config, overrides, limit, progress=False, store=False)
     if stage in on_items:
         return on_items[stage](experiment)
     return evaluation.count_work(experiment, experiment.pairs)

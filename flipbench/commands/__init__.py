@@ -111,10 +111,12 @@ def assemble(
     worker: str | None = None,
     slurm: bool = False,
     together: bool = False,
+    store: bool = True,
 ) -> Assembly:
     """Load a configuration, and only then what is slow to import.
 
     ``together`` is for commands that several processes of ``accelerate launch`` may do as one.
+    Without ``store``, for those that make nothing, the run's stored configuration stays as it is.
     """
     from flipbench.config.experiment import load_config
     from flipbench.core.errors import ConfigError
@@ -147,6 +149,7 @@ def assemble(
         n_workers=workers,
         share=Share.parse(worker) if worker else None,
         slurm=slurm,
+        store=store,
     )
 
 

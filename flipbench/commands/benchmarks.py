@@ -137,7 +137,9 @@ def audit(
 
     With --workers, the corpus is embedded by several processes, one for each GPU.
     """
-    assembly = assemble(config, overrides, limit, quiet, workers=workers, worker=worker)
+    assembly = assemble(
+        config, overrides, limit, quiet, workers=workers, worker=worker, store=not dry_run
+    )
     if dry_run:
         from flipbench.pipelines.audit.plan import plan_audit
 
@@ -207,7 +209,7 @@ def export(
     must be known. A source whose licence forbids derivatives gives a recipe without pictures, from
     which `flipbench rebuild` draws them again; --share-anyway NAME overrides that.
     """
-    assembly = assemble(config, overrides)
+    assembly = assemble(config, overrides, store=False)
     from flipbench.export import FORMATS, forbids_derivatives, write_huggingface, write_recipe
 
     benchmark = assembly.pairs
@@ -315,7 +317,7 @@ def show(
     ] = False,
 ) -> None:
     """Draw some pairs of a run, original beside perturbed, into one picture."""
-    assembly = assemble(config, overrides, None, True)
+    assembly = assemble(config, overrides, store=False)
     from flipbench.core.records import Verdict
     from flipbench.filters.pipeline import filtered_in
     from flipbench.reporting.contact_sheet import contact_sheet, edit_sheet

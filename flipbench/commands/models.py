@@ -159,7 +159,7 @@ def hints(
     quiet: Quiet = False,
 ) -> None:
     """Ask models with images only, with hints, with a summary, and with texts of their own."""
-    assembly = assemble(config, overrides, limit, quiet)
+    assembly = assemble(config, overrides, limit, quiet, store=not dry_run)
     if dry_run:
         from flipbench.pipelines import reasoning
 

@@ -48,7 +48,14 @@ def generate(
 ) -> None:
     """Make perturbed candidates: new answer, caption, redrawn image."""
     assembly = assemble(
-        config, overrides, limit, quiet, workers=workers, worker=worker, slurm=slurm
+        config,
+        overrides,
+        limit,
+        quiet,
+        workers=workers,
+        worker=worker,
+        slurm=slurm,
+        store=not dry_run,
     )
     import flipbench as fb
 
@@ -78,7 +85,7 @@ def filter_(
         raise ConfigError(
             "--kept judges nothing, so --dry-run has nothing to count; drop one of the two"
         )
-    assembly = assemble(config, overrides, limit, quiet)
+    assembly = assemble(config, overrides, limit, quiet, store=not dry_run)
     import flipbench as fb
 
     if dry_run:
@@ -137,7 +144,15 @@ def contaminate(
     flipbench.cli contaminate CONFIG.
     """
     assembly = assemble(
-        config, overrides, limit, quiet, workers=workers, worker=worker, slurm=slurm, together=True
+        config,
+        overrides,
+        limit,
+        quiet,
+        workers=workers,
+        worker=worker,
+        slurm=slurm,
+        together=True,
+        store=not dry_run,
     )
     import flipbench as fb
     from flipbench.core.workers import is_main
@@ -187,7 +202,14 @@ def evaluate(
 ) -> None:
     """Put every detector's questions to every model, and write the report."""
     assembly = assemble(
-        config, overrides, limit, quiet, workers=workers, worker=worker, slurm=slurm
+        config,
+        overrides,
+        limit,
+        quiet,
+        workers=workers,
+        worker=worker,
+        slurm=slurm,
+        store=not dry_run,
     )
     import flipbench as fb
 
@@ -215,7 +237,9 @@ def run(
         if limit is not None:
             raise ConfigError("--limit: a population study takes n_items=N instead")
         raise typer.Exit(_run_study(config, overrides or [], dry_run, quiet, workers))
-    assembly = assemble(config, overrides, limit, quiet, workers=workers, slurm=slurm)
+    assembly = assemble(
+        config, overrides, limit, quiet, workers=workers, slurm=slurm, store=not dry_run
+    )
     import flipbench as fb
 
     if dry_run:

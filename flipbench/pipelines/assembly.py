@@ -77,10 +77,12 @@ class Assembly:
         n_workers: int = 1,
         share: Share | None = None,
         slurm: bool = False,
+        store: bool = True,
     ) -> Assembly:
         """Open the run directory; only the main process stores the configuration there.
 
         ``n_workers`` and ``share`` are those of `Workers`, which ``slurm`` makes jobs of an array.
+        Without ``store``, the stored configuration stays that of the results: nothing is made.
         """
         if config.executor.kind == "ray" and (n_workers > 1 or share is not None):
             raise ConfigError(
@@ -91,7 +93,7 @@ class Assembly:
             launcher.check(n_workers)
         quiet_libraries()
         run = Run(config.run, share)
-        if share is None and is_main():
+        if share is None and is_main() and store:
             run.write_provenance(config.to_yaml())
         workers = Workers(run, n_workers, share, limit, progress, launcher)
         return cls(config, run, workers, limit, progress, command)

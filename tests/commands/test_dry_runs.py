@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import flipbench as fb
 from flipbench import cli
 from flipbench.api.experiments import open_experiment
 from tests.fixtures.command_line import Flipbench
@@ -54,6 +55,33 @@ def test_a_rebuild_counts_what_it_would_draw(flipbench: Flipbench, config: Path)
         assert result.status == 0, result.err
         assert "would caption 0 and edit 12" in result.out
     assert not (recipe / "edits").exists() and not Path("elsewhere").exists()
+
+
+@pytest.mark.parametrize("command", ["generate", "filter", "contaminate", "run", "audit"])
+def test_the_stored_configuration_stays_that_of_the_results(
+    flipbench: Flipbench, config: Path, command: str
+) -> None:
+    run = config.parent / "runs" / "x"
+    assert flipbench("filter", config, "-q").status == 0
+    stored = {path.name: path.read_text() for path in run.glob("*[nl]")}
+    assert "seed: 0" in stored["config.yaml"]
+    other = ["models.m={path: 'shapes:llava'}", "seed=7"]
+    other.append("contaminate.strategies.a={train: llm, learning_rate: 0.001}")
+    result = flipbench(command, config, *other, "--dry-run")
+    assert result.status == 0, result.err
+    fb.dry_run(config, "filter", {"seed": 7})
+    assert {path.name: path.read_text() for path in run.glob("*[nl]")} == stored
+
+
+@pytest.mark.parametrize("command", ["export", "show"])
+def test_what_only_reads_a_run_leaves_its_configuration(
+    flipbench: Flipbench, config: Path, command: str
+) -> None:
+    run = config.parent / "runs" / "x"
+    assert flipbench("filter", config, "-q").status == 0
+    stored = (run / "config.yaml").read_text()
+    assert flipbench(command, config, "out.png", "seed=7").status == 0
+    assert (run / "config.yaml").read_text() == stored and not (run / "config.1.yaml").exists()
 
 
 @pytest.fixture
