@@ -50,6 +50,7 @@ _PACKAGES = (
     "pillow",
     "opencv-python-headless",
 )
+_GPU_DEVICES = tuple(map(Path, ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")))  # /dev/dxg: WSL
 
 
 class Run:
@@ -366,12 +367,17 @@ def environment() -> dict[str, Any]:
         "n_cpus": os.cpu_count(),
         "packages": {name: _version(name) for name in _PACKAGES},
     }
-    if "torch" in sys.modules:
-        import torch
+    return facts | {"gpus": _gpus()}
 
-        n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-        facts["gpus"] = [torch.cuda.get_device_name(i) for i in range(n_gpus)]
-    return facts
+
+def _gpus() -> list[str]:
+    """Return the names of the GPUs; torch is imported for them only where there may be some."""
+    if "torch" not in sys.modules and not any(path.exists() for path in _GPU_DEVICES):
+        return []
+    import torch
+
+    n_gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [torch.cuda.get_device_name(i) for i in range(n_gpus)]
 
 
 def versions() -> dict[str, str]:

@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from flipbench.core.records import Caption, Edit, Failure, Flip, Response
-from flipbench.core.run import Run
+from flipbench.core.run import Run, environment
 from tests.fixtures.stored_run import DAMAGE
 
 WORKER = [sys.executable, str(Path(__file__).with_name("worker.py"))]
@@ -372,3 +372,18 @@ def test_responses_are_stored_and_read_by_model(tmp_path: Path) -> None:
     assert run.ids(Response, "bbb") == {r.id for r in other}
     assert run.ids(Response) == {r.id for r in (*mine, *other)} and run.count(Response) == 6
     assert list(run.read(Response, "ccc")) == []
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_gpus_are_named_whether_torch_is_loaded_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    (device := tmp_path / "nvidiactl").touch()
+    cuda = "is_available=lambda: True, device_count=lambda: 2, get_device_name='GPU {}'.format"
+    code = f"from types import SimpleNamespace\ncuda = SimpleNamespace({cuda})\n"
+    (tmp_path / "torch.py").write_text(code)
+    monkeypatch.setattr("flipbench.core.run._GPU_DEVICES", (device,) if is_there else ())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert environment()["gpus"] == (["GPU 0", "GPU 1"] if is_there else [])
+    assert ("torch" in sys.modules) == is_there
