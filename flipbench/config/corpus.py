@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -59,7 +59,7 @@ class CorpusConfig(Value):
         description="share of the corpus' own pictures within the threshold",
     )
     level: float = Field(default=0.05, gt=0, lt=1, description="level of the test")
-    alphas: tuple[float, ...] = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1)
+    alphas: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1)
     n_sample: int = Field(
         default=5_000, ge=2, description="corpus pictures that calibrate the threshold"
     )

@@ -6,6 +6,8 @@ import string
 from collections.abc import Sequence
 from typing import Literal
 
+from pydantic import Field
+
 from flipbench.core.records import ImageRef, Item, Probe, Value
 
 LETTERS = string.ascii_uppercase
@@ -93,7 +95,7 @@ class PromptSettings(Value):
 
     ask: Literal["choose", "generate"] = "choose"
     instruction: str = LETTER_INSTRUCTION
-    max_new_tokens: int = 16
+    max_new_tokens: int = Field(default=16, ge=1)  # no reply at all would count as wrong
 
     def probe(
         self,

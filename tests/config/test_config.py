@@ -160,6 +160,11 @@ def test_overrides_are_yaml(write: Any, override: str, read: Any) -> None:
         ("seed: three", "seed: Input should be a valid integer"),
         ("seed: three", "(got 'three')"),
         ("contaminate: {epochs: 0}", "contaminate.epochs: Input should be greater than or equal"),
+        ("evaluate: {prompt: {max_new_tokens: 0}}", "evaluate.prompt.max_new_tokens: Input should"),
+        (
+            "audit: {corpus: {pictures: x, encoders: [phash], alphas: [0.1, .nan]}}",
+            "audit.corpus.alphas.1: Input should be less than 1",
+        ),
         ("contaminate: 3", "contaminate: Input should be a valid dictionary"),
         (
             "contaminate: {strategies: {x: {train: vision, learning_rate: 1}}}",
@@ -193,10 +198,10 @@ def test_all_mistakes_are_reported_at_once(write: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "a mapping of keys, not NoneType"),
+        ("", "a mapping of keys, not nothing"),
         ("- a\n- b", "a mapping of keys, not list"),
         ("a: [", "not YAML"),
-        ("extends: nowhere.yaml", "nowhere.yaml: no such configuration"),
+        ("extends: nowhere.yaml", "nowhere.yaml: no such configuration file (extended by "),
         ("extends: 5", "'extends' must be a file or a list of files, not 5"),
         ("extends: {a: 1}", "'extends' must be a file or a list of files"),
         ("extends: [c.yaml]", "circular 'extends'"),
