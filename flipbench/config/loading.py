@@ -120,7 +120,8 @@ def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
     except FileNotFoundError as error:
         folders = (path.parent, _shipped(path).parent)
         close = nearest(path.name, [p.name for folder in folders for p in folder.glob("*.yaml")])
-        raise ConfigError(f"{path}: no such configuration file{close}") from error
+        by = f" (extended by {extended_by[-1]})" if extended_by else ""
+        raise ConfigError(f"{path}: no such configuration file{by}{close}") from error
     except (OSError, ValueError) as error:
         why = shorten(str(error))
         if isinstance(error, IsADirectoryError):
@@ -129,9 +130,8 @@ def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
             why = "not text in UTF-8; give a YAML file"
         raise ConfigError(f"{shorten(str(path))}: cannot be read ({why})") from error
     if not isinstance(data, dict):
-        raise ConfigError(
-            f"{path}: a configuration must be a mapping of keys, not {type(data).__name__}"
-        )
+        given = "nothing" if data is None else type(data).__name__
+        raise ConfigError(f"{path}: a configuration must be a mapping of keys, not {given}")
     return _extended(data, path, (*extended_by, path.resolve()))
 
 
