@@ -110,7 +110,8 @@ class FileWriter:
     Raises
     ------
     DataError
-        If the file cannot be read, or a line is invalid; the message names the line.
+        If the file cannot be read, a line is invalid, or two have one name; the message names the
+        line.
     """
 
     def __init__(self, path: Path) -> None:
@@ -124,12 +125,17 @@ class FileWriter:
             try:
                 row = json.loads(line)
                 name = str(row.pop("name"))
-                self.rows[name] = Rewritten.model_validate(row)
+                rewritten = Rewritten.model_validate(row)
             except (ValueError, KeyError, AttributeError) as error:
                 raise DataError(
                     f"{path}:{number}: a line needs 'name' and 'paraphrases', or 'name', 'question'"
                     f" and 'options' ({error!r})"
                 ) from error
+            if self.rows.setdefault(name, rewritten) is not rewritten:
+                raise DataError(
+                    f"{path}:{number}: a second line named {name!r}; give an item's paraphrases in"
+                    " one list"
+                )
 
     def __call__(self, items: Sequence[Item]) -> list[Rewritten | Exception]:
         """Look up a batch."""
