@@ -185,8 +185,16 @@ def adjudication_of(run: Run, *, seed: int = 0) -> AdjudicationOutcome:
 
 def adjudication_tables(outcome: AdjudicationOutcome) -> list[Table]:
     """Return labels by rater, agreement of every two raters, and the pairs without a majority."""
+    tables = [_labels_table(outcome)]
+    if outcome.agreements:
+        tables.append(_agreement_table(outcome))
+    if outcome.disputed:
+        tables.append(_disputed_table(outcome))
+    return tables
+
+
+def _labels_table(outcome: AdjudicationOutcome) -> Table:
     raters = outcome.raters
-    alpha = estimate_cell(outcome.alpha.value, outcome.alpha.interval, digits=2).plain()
     counts = {rater: Counter(pair.labels.get(rater) for pair in outcome.pairs) for rater in raters}
     labels = tuple(
         Row(
@@ -198,6 +206,21 @@ def adjudication_tables(outcome: AdjudicationOutcome) -> list[Table]:
         )
         for label, name in LABELS.items()
     )
+    return Table(
+        "adjudication_labels",
+        f"What {_people(raters)} in the flagged pairs. Consensus: the label of more than half"
+        f" of a pair's raters, of the {outcome.n_labelled} pairs (of {outcome.n_pairs}) that"
+        f" anyone labelled, with Wilson intervals. {len(outcome.disputed)} pairs have no"
+        " majority and count as ambiguous. The pairs are all that were flagged, not a"
+        " sample of the benchmark.",
+        "label",
+        (*map(Column, raters), Column("consensus")),
+        (("", labels),),
+    )
+
+
+def _agreement_table(outcome: AdjudicationOutcome) -> Table:
+    alpha = estimate_cell(outcome.alpha.value, outcome.alpha.interval, digits=2).plain()
     agreements = tuple(
         Row(
             f"{a.first} and {a.second}",
@@ -209,6 +232,19 @@ def adjudication_tables(outcome: AdjudicationOutcome) -> list[Table]:
         )
         for a in outcome.agreements
     )
+    return Table(
+        "adjudication_agreement",
+        "Every two raters on the pairs that both labelled. Cohen's kappa over the five"
+        " labels, undefined if both give only one and the same; 95 % intervals: Wilson, and"
+        f" a bootstrap over benchmark pictures. Krippendorff's alpha of all: {alpha}.",
+        "raters",
+        (Column("n"), Column("agreement"), Column("kappa")),
+        (("", agreements),),
+    )
+
+
+def _disputed_table(outcome: AdjudicationOutcome) -> Table:
+    raters = outcome.raters
     disputed = tuple(
         Row(
             _name(pair.flagged),
@@ -220,46 +256,17 @@ def adjudication_tables(outcome: AdjudicationOutcome) -> list[Table]:
         )
         for pair in outcome.disputed
     )
-    tables = [
-        Table(
-            "adjudication_labels",
-            f"What {_people(raters)} in the flagged pairs. Consensus: the label of more than half"
-            f" of a pair's raters, of the {outcome.n_labelled} pairs (of {outcome.n_pairs}) that"
-            f" anyone labelled, with Wilson intervals. {len(outcome.disputed)} pairs have no"
-            " majority and count as ambiguous. The pairs are all that were flagged, not a"
-            " sample of the benchmark.",
-            "label",
-            (*map(Column, raters), Column("consensus")),
-            (("", labels),),
-        )
-    ]
-    if agreements:
-        tables.append(
-            Table(
-                "adjudication_agreement",
-                "Every two raters on the pairs that both labelled. Cohen's kappa over the five"
-                " labels, undefined if both give only one and the same; 95 % intervals: Wilson, and"
-                f" a bootstrap over benchmark pictures. Krippendorff's alpha of all: {alpha}.",
-                "raters",
-                (Column("n"), Column("agreement"), Column("kappa")),
-                (("", agreements),),
-            )
-        )
-    if disputed:
-        tables.append(
-            Table(
-                "adjudication_disputed",
-                "Pairs without a majority.",
-                "benchmark picture",
-                (
-                    Column("corpus picture", numeric=False),
-                    Column("distance"),
-                    *(Column(rater, numeric=False) for rater in raters),
-                ),
-                (("", disputed),),
-            )
-        )
-    return tables
+    return Table(
+        "adjudication_disputed",
+        "Pairs without a majority.",
+        "benchmark picture",
+        (
+            Column("corpus picture", numeric=False),
+            Column("distance"),
+            *(Column(rater, numeric=False) for rater in raters),
+        ),
+        (("", disputed),),
+    )
 
 
 def write_adjudication(outcome: AdjudicationOutcome, run_path: Path) -> Path:
