@@ -28,6 +28,9 @@ def write_vlmeval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
     names. Images are base64 PNG on both sides. Free-form questions go into a separate pair of
     files, since the kit chooses the prompt of a whole file by its columns.
 
+    If items share images, a column ``group`` says which; the kit copies it into its results, where
+    ``flipbench gap`` reads it. It names the images of the original on both sides.
+
     The kit reads with pandas' defaults, which turn an option ``NA`` into a missing value and ``2``
     into 2.0. A no-break space is appended to cells that would change.
 
@@ -37,7 +40,7 @@ def write_vlmeval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
         If an item has no image, or more than 26 options.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
+    written, groups = [], _groups(benchmark)
     for side, items in sides(benchmark):
         kinds = {"": [], "open": []}  # type: dict[str, list[tuple[int, Item]]]
         for number, item in enumerate(items):
@@ -45,7 +48,7 @@ def write_vlmeval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
         for kind, numbered in kinds.items():
             if not numbered:
                 continue
-            rows = [_row(number, item) for number, item in numbered]
+            rows = [_row(number, item) | groups.get(number, {}) for number, item in numbered]
             _guard(rows)
             for row, (_, item) in zip(rows, numbered, strict=True):
                 row["image"] = _images(item, benchmark)
@@ -70,6 +73,17 @@ def _row(number: int, item: Item) -> dict[str, str]:
         row["l2-category"] = str(item.extra["l2_category"])
     row["name"], row["item_id"] = item.name, f"id-{item.id}"
     return row
+
+
+def _groups(benchmark: PairedBenchmark) -> dict[int, dict[str, str]]:
+    """Return what each item shares with others, by its number; empty if none shares anything."""
+    shared = [
+        item.group or f"image-{' '.join(image.sha256[:16] for image in item.images)}"
+        for item in benchmark.originals
+    ]
+    if len(set(shared)) == len(shared):
+        return {}
+    return {number: {"group": name} for number, name in enumerate(shared)}
 
 
 def _guard(rows: list[dict[str, str]]) -> None:

@@ -21,6 +21,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark, PictureChoice
 from flipbench.core.records import Item
 from flipbench.core.run import Run
+from flipbench.evaluate.predictions.gap import gap_of_predictions
 from flipbench.export import FORMATS, forbids_derivatives
 from flipbench.export.pairs import export_name
 from flipbench.export.recipe import write_recipe
@@ -62,6 +63,28 @@ def test_options_survive_the_kit_s_default_reader(
             assert str(row["name"]).rstrip("\u00a0") == pair.original.name
             assert str(row["category"]).rstrip("\u00a0") == "NA"
             assert str(row["item_id"]).startswith("id-")
+
+
+def test_the_gap_of_the_kit_s_predictions_knows_which_items_share_an_image(
+    make: Callable[..., PairedBenchmark], tmp_path: Path
+) -> None:
+    """12 questions, each of its own group, of 4 groups, or all about one picture."""
+    benchmark, notes = make([("red", "blue")] * 12), []
+    for groups in ([f"g{i}" for i in range(12)], [f"g{i // 3}" for i in range(12)], [""] * 12):
+        pairs = [
+            Pair(*(Item.model_validate(side.model_dump() | {"id": "", "group": name})
+                   for side in (pair.original, pair.perturbed)))
+            for pair, name in zip(benchmark.pairs, groups, strict=True)
+        ]  # fmt: skip
+        files = []
+        for path in write_vlmeval(replace(benchmark, pairs=tuple(pairs)), tmp_path / groups[-1]):
+            table = as_the_kit_reads(path).drop(columns="image").assign(prediction="A")
+            files.append(path.with_suffix(".xlsx"))
+            table.to_excel(files[-1], index=False)
+        test = gap_of_predictions(*files).by_rule["mcnemar"]
+        assert (test.n, test.statistic) == (12, -1.0)
+        notes.append(" ".join(w.partition(" images")[0] for w in test.warnings if "share" in w))
+    assert notes == ["", "12 items share 4", "12 items share 1"]
 
 
 def test_both_sides_pass_one_encoder_and_one_template(
