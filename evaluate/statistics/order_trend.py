@@ -124,7 +124,7 @@ def cluster_values(
     >>> cluster_values([5.0, 7.0, 1.0, 2.0], ["b", "b", "a", "a"]).tolist()
     [1.0, -1.0]
     """
-    ranks = scipy.stats.rankdata(values)
+    ranks = scipy.stats.rankdata(np.asarray(values, dtype=float))
     stratum = np.zeros(len(ranks), int) if strata is None else _numbered(strata)
     ranks -= (np.bincount(stratum, ranks) / np.bincount(stratum))[stratum]
     cluster = _numbered(clusters)
