@@ -5,6 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+YES_NO = ("yes", "no")
+
 
 @cache
 def _parser() -> Any:
@@ -43,6 +45,9 @@ def process_results(doc, results):  # type: ignore[no-untyped-def]
     if doc["options"]:
         choice = parser.parse_choice(reply, doc["options"])
         right = choice >= 0 and parser.LETTERS[choice] == target
+    elif (word := target.rstrip(".").casefold()) in YES_NO:
+        choice = parser.parse_choice(reply, YES_NO, " ".join(YES_NO))
+        right = choice == YES_NO.index(word)
     else:
         right = reply.rstrip(".").casefold() == target.casefold()
     return {"exact_match": float(right), "flipbench_item": doc["item"]}

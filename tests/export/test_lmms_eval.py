@@ -98,6 +98,14 @@ def test_replies_are_read_by_our_own_parser(
         assert marks[reply] == (choice >= 0 and LETTERS[choice] == doc["target"])
 
 
+def test_yes_and_no_are_read_as_words(make: Callable[..., PairedBenchmark], tmp_path: Path) -> None:
+    original, _ = write_lmms_eval(make([None]), tmp_path)
+    utils, doc = utils_of(original), {"item": "1", "options": [], "target": "Yes"}
+    replies = ("Yes, it is.", "yes", "No", "It may be yes or no", "<think>No.</think>Yes!")
+    marks = [utils.process_results(doc, [reply])["exact_match"] for reply in replies]
+    assert marks == [1.0, 1.0, 0.0, 0.0, 1.0]
+
+
 def test_both_tasks_name_the_same_item_and_gap_joins_by_it(
     make: Callable[..., PairedBenchmark], tmp_path: Path
 ) -> None:
