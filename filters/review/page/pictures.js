@@ -10,6 +10,7 @@ const MAX_ZOOM = 16;
 const MARGIN = 10;
 let shown = {}; // name → {img, width, height, fit}
 const OVERLAYS = ["swipe", "difference"];
+const captions = Object.values(figures).map((figure) => figure.querySelector("figcaption").textContent);
 const divider = document.getElementById("divider");
 let view = { mode: narrow.matches ? "flip" : "beside", front: "right" };
 let zoom = { scale: 1, x: 0, y: 0 };
@@ -103,6 +104,8 @@ function layout() {
   for (const [name, figure] of Object.entries(figures)) {
     figure.hidden = !shown[name] || (single && both && name !== view.front);
   }
+  const over = { swipe: captions.join(" | "), difference: "Difference" };
+  figures.right.querySelector("figcaption").textContent = overlay ? over[view.mode] : captions[1];
   const gap = parseFloat(getComputedStyle(stage).columnGap) || 0;
   const room = single ? stage.clientWidth : (stage.clientWidth - gap) / 2;
   const label = figures[single ? view.front : "right"].querySelector("figcaption").offsetHeight;

@@ -213,6 +213,8 @@ def test_one_picture_over_the_other_with_a_divider_or_as_their_difference(
     page.keyboard.press("w")
     assert right.locator(".frame img").count() == 2 and not left.is_visible()
     assert right.locator(".under").get_attribute("src") == left.locator("img").get_attribute("src")
+    label = right.locator("figcaption")
+    assert label.inner_text() == "Original | Edited"
     page.get_by_role("slider").fill("25")
     assert "75%" in upper.evaluate(style, "clipPath")
     page.keyboard.press("+")
@@ -220,10 +222,12 @@ def test_one_picture_over_the_other_with_a_divider_or_as_their_difference(
     assert moved == ["translate(0px, 0px) scale(1.5)"] * 2
     page.get_by_role("button", name="Difference").click()
     assert upper.evaluate(style, "mixBlendMode") == "difference"
+    assert label.inner_text() == "Difference"
     assert not page.get_by_role("slider").is_visible()
     assert accessibility_violations(page) == []
     page.keyboard.press("s")
     assert left.is_visible() and right.locator(".frame img").count() == 1
+    assert label.inner_text() == "Edited"
 
 
 def test_the_next_pairs_are_preloaded(serve: Any, visit: Visit) -> None:
