@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -203,11 +203,30 @@ def filtered_in(run: Run) -> list[Candidate]:
         if not path.exists():
             return []
         listed |= dict(read_columns(path, "item_id", "edit_id"))
+    return _candidates(run, listed)
+
+
+def edited_in(run: Run) -> list[Candidate]:
+    """Return the edited candidates, judged or not, in the order of the run's items.
+
+    Of an item's edits, the newest counts.
+    """
+    flips, captions = run.index(Flip), run.index(Caption)
+    newest: dict[str, str] = {}
+    for edit in run.read(Edit):
+        caption = captions.get(edit.caption_id)
+        if caption and caption.flip_id in flips:
+            newest[flips[caption.flip_id].item_id] = edit.id
+    return _candidates(run, newest)
+
+
+def _candidates(run: Run, edit_ids: Mapping[str, str]) -> list[Candidate]:
+    """Return the items that are named, each with its edit and what led to it."""
     flips, captions, edits = run.index(Flip), run.index(Caption), run.index(Edit)
     candidates = []
     for item in run.read(Item):
-        if item.id in listed:
-            edit = edits.get(listed[item.id])
+        if item.id in edit_ids:
+            edit = edits.get(edit_ids[item.id])
             caption = captions.get(edit.caption_id) if edit else None
             flip = flips.get(caption.flip_id) if caption else None
             candidates.append(Candidate(item, flip, caption, edit))

@@ -316,15 +316,22 @@ def show(
         typer.Option("--edits", help="edits, kept or not, with control, caption and verdicts"),
     ] = False,
 ) -> None:
-    """Draw some pairs of a run, original beside perturbed, into one picture."""
+    """Draw some pairs of a run, original beside perturbed, into one picture.
+
+    These are the kept pairs; before flipbench filter has run, all edited ones.
+    """
     assembly = assemble(config, overrides, store=False)
+    from flipbench.core.paired import UNJUDGED, PairedBenchmark
     from flipbench.core.records import Verdict
-    from flipbench.filters.pipeline import filtered_in
+    from flipbench.filters.pipeline import edited_in, filtered_in
     from flipbench.reporting.contact_sheet import contact_sheet, edit_sheet
 
+    run = assembly.run
     if edits:
-        run = assembly.run
-        edit_sheet(filtered_in(run), run.read(Verdict), run.images, out, pairs)
+        edit_sheet(filtered_in(run) or edited_in(run), run.read(Verdict), run.images, out, pairs)
+    elif not assembly.benchmark_folder.exists() and (edited := edited_in(run)):
+        unjudged = tuple(candidate.pair(UNJUDGED) for candidate in edited)
+        contact_sheet(PairedBenchmark("", unjudged, run.images, {}), out, pairs)
     else:
         contact_sheet(assembly.pairs, out, pairs)
     say(str(out))

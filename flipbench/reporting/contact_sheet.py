@@ -78,7 +78,7 @@ def edit_sheet(
         said.setdefault((verdict.edit_id, verdict.image_sha256), []).append(verdict)
     edited = [candidate for candidate in candidates if candidate.edit]
     if not edited:
-        raise DataError("there are no judged edits to show; run 'flipbench filter' first")
+        raise DataError("there are no edits to show; run 'flipbench generate' first")
     about = [said.get((c.edit.id, c.edit.image.sha256), []) for c in edited if c.edit]
     shown = _spread(list(zip(edited, about, strict=True)), n_edits, lambda one: one[0].item)
     rejected = [one for one in zip(edited, about, strict=True) if _rejects(one[1])]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import pytest
+
 from flipbench import cli
 from tests.fixtures.command_line import Flipbench, Result
 
@@ -49,6 +51,19 @@ def test_each_command_ends_with_the_next_on_the_same_configuration(
     (again,) = next_commands(flipbench("review", "runs/x", "--export", "v.csv"))
     assert again == ["review", "runs/x", "--import", "v.csv"]
     assert next_commands(flipbench(*again))[0][0] == "filter"
+
+
+@pytest.mark.parametrize("more", [(), ("--edits",)])
+def test_pairs_can_be_looked_at_before_anyone_has_judged_them(
+    flipbench: Flipbench, config: Path, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    picture = tmp_path / "pairs.png"
+    early = flipbench("show", config, picture, *more)
+    assert early.status == 2 and "'flipbench generate'" in early.err and not picture.exists()
+    assert flipbench("generate", config, "--limit", "2").status == 0
+    shown = flipbench("show", config, picture, *more)
+    assert shown.status == 0 and picture.exists()
+    assert next_commands(shown) == [["review", "runs/x"]]
 
 
 def test_nothing_comes_next_where_no_item_can_be_used(flipbench: Flipbench, tmp_path: Path) -> None:

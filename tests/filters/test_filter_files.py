@@ -19,12 +19,19 @@ from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.rates import Rate
-from flipbench.core.records import Failure, Verdict
+from flipbench.core.records import Edit, Failure, Verdict
 from flipbench.core.run import Run
 from flipbench.filters.funnel import read_doubtful
 from flipbench.filters.judges.shapes import SceneJudge
 from flipbench.filters.kept_list import listed_items, select_kept
-from flipbench.filters.pipeline import apply_policy, filtered_in, keep_valid, rate, unjudged
+from flipbench.filters.pipeline import (
+    apply_policy,
+    edited_in,
+    filtered_in,
+    keep_valid,
+    rate,
+    unjudged,
+)
 from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.models.protocols import JudgeDecision
@@ -204,6 +211,15 @@ def test_filtered_candidates_are_read_back(run: Run, candidates: list[Candidate]
     (run.path / "filter" / "kept.csv").write_text("a,b\n1,2\n")
     with pytest.raises(DataError, match="kept.csv.*rewrites it"):
         filtered_in(run)
+
+
+@pytest.mark.usefixtures("candidates")
+def test_before_filtering_an_item_s_newest_edit_counts(run: Run) -> None:
+    first, *others = edited_in(run)
+    assert first.edit is not None and all(candidate.edit for candidate in others)
+    again = Edit(**first.edit.model_dump(exclude={"id", "seed"}), seed=first.edit.seed + 1)
+    run.append([again])
+    assert edited_in(run) == [replace(first, edit=again), *others]
 
 
 def test_a_verdict_file_edited_into_nonsense_loses_that_line_only(

@@ -192,7 +192,7 @@ def test_a_sheet_of_edits_shows_control_caption_and_verdicts(
     text = sheet.read_text()
     assert text.count("test judge: keep") == 2 and text.count("test judge: reject (the disc") == 1
     assert "What colour is disc 1?" in text and "green → blue" in text
-    with pytest.raises(DataError, match="run 'flipbench filter' first"):
+    with pytest.raises(DataError, match="run 'flipbench generate' first"):
         edit_sheet([Candidate(candidates[0].item)], [], run.images, sheet)
 
 
