@@ -6,14 +6,17 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.main import get_command
 
 from flipbench.cli import app
+from flipbench.evaluate.published.claims import Claim, check_claims
 
 ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
 ROOMS = ("flipbench", "generate", "filters", "contaminate", "evaluate")
 FOLDERS = (*ROOMS, "configs", "docs", "tests", "benchmarks", "examples")
-GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 ROOM_GUIDES = sorted(p for room in ROOMS for p in (ROOT / room).rglob("README.md"))
 
 CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
@@ -96,6 +99,13 @@ def test_a_room_s_guide_names_files_of_that_room(guide: Path) -> None:
     assert missing_paths(text) == []
     assert missing_files(text, guide.parent) == []
     assert unknown_commands(text) == []
+
+
+def test_the_example_claim_on_the_demo_holds() -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "claims.md").read_text(), re.DOTALL)
+    on_demo, _ = yaml.safe_load(example)["claims"]
+    (checked,) = check_claims([Claim.model_validate(on_demo)], DOCS)
+    assert checked.outcome == "supported", checked
 
 
 def test_what_does_not_exist_is_found() -> None:
