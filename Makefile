@@ -39,6 +39,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 site: $(STAMP)  ## the documentation as a site in build/site, with the demo's report if there is one
 	NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict
+	@echo "To read and search it: $(BIN)/python -m http.server -d build/site, then http://localhost:8000"
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -48,6 +48,7 @@ def test_every_key_command_record_and_function_has_its_place(site: Path) -> None
     assert "detectors" in keys and "control" in keys
     commands = (site / "reference/cli/index.html").read_text()
     assert all(f"flipbench {name}" in commands for name in ("generate", "detect", "review"))
+    assert "verdict is on disk at once." in commands.partition('id="flipbench-demo"')[0]
     for page, names in (("records", ("Edit", "Verdict", "Score")), ("api", ("detect", "gap"))):
         text = (site / "reference" / page / "index.html").read_text()
         assert all(re.search(rf'id="flipbench[\w.]*\.{name}"', text) for name in names), page

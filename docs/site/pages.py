@@ -85,9 +85,11 @@ def _cell(text: str) -> str:
 
 def commands() -> str:
     """Return the commands' help."""
-    command = get_command(app)
     import click
 
+    command = get_command(app)
+    for one in getattr(command, "commands", {}).values():
+        one.short_help = (one.help or "").split("\n\n")[0]  # the list would cut it
     context = click.Context(command, info_name="flipbench")
     return (
         f"# Commands\n\n{get_docs_for_click(obj=command, ctx=context, indent=1, name='flipbench')}"
