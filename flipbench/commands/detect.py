@@ -32,7 +32,10 @@ def detect(
         Path | None, typer.Option(help="run directory; by default runs/detect-…")
     ] = None,
     detectors: Annotated[
-        str, typer.Option(help="names or import paths, with commas between; all by default")
+        str,
+        typer.Option(
+            help="names or import paths, with commas between; all but the costly by default"
+        ),
     ] = "",
     ask: Annotated[
         Literal["choose", "generate"],

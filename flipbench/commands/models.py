@@ -43,7 +43,9 @@ def detectors(
     names: Annotated[
         list[str] | None, typer.Argument(help="names or import paths; all of them by default")
     ] = None,
-    markdown: Annotated[bool, typer.Option(help="print the table of docs/papers.md")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="print the table of docs/papers.md")
+    ] = False,
 ) -> None:
     """List the detectors; with names: papers, rules, what they need and how they differ."""
     import flipbench as fb
@@ -91,8 +93,8 @@ def gap(
     ] = None,
     column: Columns = None,
     scoring: Scoring = "auto",
-    scorer: Annotated[str, typer.Option(help="of an Inspect log with several")] = "",
-    epoch: Annotated[int | None, typer.Option(help="of an Inspect log with several")] = None,
+    scorer: Annotated[str, typer.Option(help="which scorer of an Inspect log")] = "",
+    epoch: Annotated[int | None, typer.Option(help="which epoch of an Inspect log")] = None,
     keep: Annotated[Path | None, typer.Option(help="a file of item ids to compare")] = None,
     judged_by: JudgedBy = "",
     form: Annotated[
@@ -126,7 +128,7 @@ def judge_reasoning(
     people: Annotated[
         Path | None, typer.Option(help="steps-to-rate.csv with people's ratings filled in")
     ] = None,
-    attempts: Annotated[int, typer.Option(min=1, help="questions for a missing verdict")] = 3,
+    attempts: Annotated[int, typer.Option(min=1, help="how often to ask for a verdict")] = 3,
     limit: Limit = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
@@ -283,8 +285,8 @@ def claims(
 ) -> None:
     """Check a text's claims against the result files they rest on.
 
-    Exit status 0 if every claim has the outcome that the file names ("supported" by default), else
-    1. Files are found from the folder of the claims file.
+    Exit status 1 unless every claim has the outcome that the file names ("supported" by default).
+    Paths are relative to the folder of the claims file.
     """
     from flipbench.evaluate.published.claims import check_claims, claims_table, read_claims
     from flipbench.reporting import writers

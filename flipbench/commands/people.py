@@ -91,9 +91,9 @@ def adjudicate(
     export: Export = None,
     import_: Import = None,
 ) -> None:
-    """Serve the page on which people say how flagged corpus pictures and the benchmark's relate.
+    """Serve the page on which people label the corpus pictures that an audit has flagged.
 
-    The pairs are those that `flipbench audit` has flagged. A token as for `flipbench review`.
+    A benchmark picture is shown beside each. A token as for `flipbench review`.
     """
     assembly = assemble(config, overrides)
     from flipbench.filters.agreement.adjudication import adjudication_of, write_adjudication

@@ -108,7 +108,7 @@ def agreement(
     reference: Annotated[str, typer.Argument(help="a rater's name, people, or policy")] = "people",
     overrides: Overrides = None,
 ) -> None:
-    """Hold the raters of edited pairs against one of them: kappa, precision, recall."""
+    """Compare the raters of edited pairs with one of them: kappa, precision, recall."""
     if "=" in reference:  # KEY=VALUE where the rater's name was left out
         reference, overrides = "people", [reference, *(overrides or [])]
     assembly = assemble(config, overrides)
@@ -200,7 +200,7 @@ def evaluate(
     slurm: Slurm = False,
     worker: Worker = None,
 ) -> None:
-    """Put every detector's questions to every model, and write the report."""
+    """Ask every model what the detectors need, score the answers, and write the report."""
     assembly = assemble(
         config,
         overrides,
