@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -196,23 +197,25 @@ def validated(cls: type[Model], data: Any, where: str | Path) -> Model:
         model = cls.model_validate(data)
     except ValidationError as error:
         raise ConfigError(f"{where}:\n" + "\n".join(_explain(error, data, cls))) from error
-    if wrong := list(_numbers_given_as_booleans(data, model, "")):
-        lines = [f"  {key}: a number, not {str(value).lower()}" for key, value in wrong]
+    if wrong := list(_not_numbers(data, model, "")):
+        lines = [f"  {key}: a number, not {given}" for key, given in wrong]
         raise ConfigError(f"{where}:\n" + "\n".join(lines))
     return model
 
 
-def _numbers_given_as_booleans(data: Any, value: Any, key: str) -> Iterator[tuple[str, bool]]:
-    """Yield the keys with true or false that became 1 or 0."""
+def _not_numbers(data: Any, value: Any, key: str) -> Iterator[tuple[str, str]]:
+    """Yield the keys with true or false that became 1 or 0, and those with no finite number."""
     if isinstance(data, bool) and isinstance(value, int | float) and not isinstance(value, bool):
-        yield key, data
+        yield key, str(data).lower()
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield key, str(value)
     elif isinstance(data, Mapping) and isinstance(value, BaseModel | Mapping):
         for name, inner in data.items():
             found = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-            yield from _numbers_given_as_booleans(inner, found, f"{key}.{name}".lstrip("."))
+            yield from _not_numbers(inner, found, f"{key}.{name}".lstrip("."))
     elif isinstance(data, list) and isinstance(value, list | tuple):
         for number, (inner, found) in enumerate(zip(data, value, strict=False)):
-            yield from _numbers_given_as_booleans(inner, found, f"{key}.{number}")
+            yield from _not_numbers(inner, found, f"{key}.{number}")
 
 
 def _explain(error: ValidationError, data: Any, cls: type[BaseModel]) -> Iterator[str]:

@@ -68,6 +68,15 @@ def refusal(text: str, folder: Path, *overrides: str) -> str:
         ("seed: true", "c.yaml:\n  seed: a number, not true"),
         ("contaminate: {epochs: yes}", "contaminate.epochs: a number, not true"),
         ("models: {m: {path: x, dose: false}}", "models.m.dose: a number, not false"),
+        (
+            "contaminate: {strategies: {a: {train: llm, learning_rate: .inf}}}",
+            "contaminate.strategies.a.learning_rate: a number, not inf",
+        ),
+        (
+            "generate: {editor: {kind: flux-controlnet, pipeline: p, controlnet: c,"
+            " settings: {guidance: .nan}}}",
+            "generate.editor.settings.guidance: a number, not nan",
+        ),
         ("evaluate: {detectors: 3}", "evaluate.detectors"),
         ("title: [" + "x, " * 8_000 + "]", "title: Input should be a valid string (got ["),
         ("k" * 900 + ": 1", "...: unknown key"),
