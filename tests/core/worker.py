@@ -99,7 +99,8 @@ def serve() -> int:
                 traceback.print_exc()
             finally:
                 os._exit(status)
-        print("exit", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        print(f"\nexit {status}", flush=True)  # a killed process may leave its line unended
     return 0
 
 
