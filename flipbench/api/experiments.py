@@ -286,10 +286,10 @@ def dry_run(
     ['would flip, caption and edit 8 items']
     """
     from flipbench.core.errors import ConfigError, nearest
-    from flipbench.pipelines import contamination, evaluation, filtering, generation, loop
+    from flipbench.pipelines import contamination, evaluation, filtering, loop
 
     on_items = {
-        "generate": generation.plan_generation,
+        "generate": filtering.plan_pairs,
         "filter": filtering.plan_filtering,
         "contaminate": contamination.plan_contamination,
         "run": loop.plan_all,

@@ -23,7 +23,7 @@ from flipbench.filters.pipeline import keep_valid, raters_text, unjudged
 from flipbench.models.chat.cost import Spent
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.backends import api_cost, batch_size_for, missing_key
-from flipbench.pipelines.generation import NOTHING_TO_MAKE, generate
+from flipbench.pipelines.generation import generate, n_made, plan_generation
 from flipbench.pipelines.memory.phases import memory_plan
 
 log = logging.getLogger(__name__)
@@ -100,10 +100,19 @@ def rebuild_kept(assembly: Assembly, kept: Path) -> tuple[PairedBenchmark, list[
     return benchmark, reports
 
 
+def plan_pairs(assembly: Assembly) -> list[str]:
+    """Return what is left to generate and judge, for ``generate --dry-run``.
+
+    It asks for no editor's files before anything is made, since they may be on another machine.
+    """
+    begun = assembly.has_pairs or n_made(assembly.run)
+    return plan_filtering(assembly) if begun else plan_generation(assembly)
+
+
 def plan_filtering(assembly: Assembly) -> list[str]:
     """Return the remaining generation and judging, with their cost, for ``--dry-run``."""
     if assembly.has_pairs:
-        return [NOTHING_TO_MAKE]
+        return ["the pairs exist already"]
     candidates = assembly.generator.progress(assembly.items)
     to_caption = [c for c in candidates if c.caption is None]
     n_edited = sum(c.edit is not None for c in candidates)

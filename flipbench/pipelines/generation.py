@@ -19,8 +19,6 @@ from flipbench.pipelines.backends import (
 )
 from flipbench.pipelines.memory.phases import memory_plan
 
-NOTHING_TO_MAKE = "the pairs exist already"
-
 
 def generate(
     assembly: Assembly, items: Sequence[Item] | None = None
@@ -47,7 +45,7 @@ def generate(
     asking = assembly.options(batch_size_for(spec.captioner, spec.batch_size, len(items)))
     if shares_captions := runs_here(spec.captioner) and workers.n_workers > 1:
         n_left = sum((c.caption is None) + (c.edit is None) for c in generator.progress(items))
-        workers.start("generate", lambda: _n_made(run), n_left, "caption and edit")
+        workers.start("generate", lambda: n_made(run), n_left, "caption and edit")
     flipped, flip_reports = generator.flip(items, asking)
     chooser = generator.choosing.chooser if generator.choosing else None
     if isinstance(chooser, ByModel):
@@ -64,14 +62,13 @@ def generate(
     return edited, [*flip_reports, *choice_reports, *caption_reports, *edit_reports]
 
 
-def _n_made(run: Run) -> int:
+def n_made(run: Run) -> int:
+    """Return how many captions and edits the run holds."""
     return run.count(Caption) + run.count(Edit)
 
 
 def plan_generation(assembly: Assembly) -> list[str]:
-    """Return the work and cost of generation and filtering, for ``--dry-run``."""
-    if assembly.has_pairs:
-        return [NOTHING_TO_MAKE]
+    """Return the work and cost of generation and filtering, if nothing is made yet."""
     items, new_answers, config = assembly.items, assembly.new_answers, assembly.config
     n_open = sum(item.options is None and item.name not in new_answers for item in items)
     lines = [f"would flip, caption and edit {len(items):,} items"]

@@ -57,6 +57,12 @@ def test_a_rebuild_counts_what_it_would_draw(flipbench: Flipbench, config: Path)
     assert not (recipe / "edits").exists() and not Path("elsewhere").exists()
 
 
+def test_generate_counts_what_is_left(flipbench: Flipbench, config: Path) -> None:
+    assert flipbench("generate", config, "-q", "--limit", "5").status == 0
+    result = flipbench("generate", config, "--dry-run")
+    assert result.out.startswith("5 of 12 items are edited\nwould caption 7 and edit 7\n")
+
+
 @pytest.mark.parametrize("command", ["generate", "filter", "contaminate", "run", "audit"])
 def test_the_stored_configuration_stays_that_of_the_results(
     flipbench: Flipbench, config: Path, command: str

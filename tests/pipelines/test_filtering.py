@@ -137,7 +137,7 @@ def test_judging_costs_are_estimated_and_recorded(
     thrice = "filter.policy.n_runs=3"
     left = flipbench("filter", config, thrice, "--dry-run").out
     assert "for 12 verdicts" in left and "verdicts: o3: 12 requests" in left
-    assert "verdicts: o3: 18 requests" in flipbench("generate", config, thrice, "--dry-run").out
+    assert flipbench("generate", config, thrice, "--dry-run").out == left
     usages = [v.usage for v in Run(config.parent / "runs" / "x").read(Verdict)]
     assert [u["cost_usd"] for u in usages] == [pytest.approx((1000 * 2 + 50 * 8) / 1e6)] * N
 
