@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from flipbench.prompting.prompts import LETTERS
 
 N_LAST_TOKENS = 5
-_OPEN, _CLOSE = r"[\s(\[{<\"'*_`]*", r"[\s)\]}>\"'*_`.,:;!]*"
-_AROUND = ".,:;!?()[]{}<>\"'*_`"
+_OPEN, _CLOSE = r"[\s(\[{<\"'*_`（【]*", r"[\s)\]}>\"'*_`.,:;!）】。，：；！]*"
+_AROUND = ".,:;!?()[]{}<>\"'*_`（）【】。，：；！？"
 _ALSO_WORDS = "AI"  # letters that are also an article and a pronoun
 _THOUGHTS = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL | re.IGNORECASE)
 _ONLY_END = re.compile(r".*</think(?:ing)?>", re.DOTALL | re.IGNORECASE)  # begun in the prompt
@@ -42,8 +42,8 @@ def parse_choice(text: str, options: Sequence[str], labels: str = LETTERS) -> in
     The first of these rules that finds exactly one option decides:
 
     1. the whole reply is an option's letter, perhaps in brackets, quotes or with a dot;
-    2. "answer is X" (or "answer: X"), then a line that is only a letter, then "option X", then
-       "(X)";
+    2. "answer is X" (or "answer: X", "答案是X"), then a line that is only a letter, then "X is
+       correct" (or "X is the answer"), then "option X", then "(X)";
     3. one standalone capital letter among the last five tokens; a bare ``A`` before a word in
        lower case is an article (and a bare ``I`` a pronoun) and does not count;
     4. one option's text occurs in the reply as whole words, ignoring case; an occurrence within
@@ -115,17 +115,24 @@ def _whole_reply(reply: str, letters: str) -> set[int]:
 
 
 def _phrases(reply: str, letters: str) -> list[set[int]]:
-    """Return the options named by "answer is X", "option X" and "(X)", one set per phrase."""
+    """Return the options named by "answer is X", "X is correct", "option X" and "(X)", each."""
     either = f"[{letters}{letters.lower()}]"
-    ends = r"(?![\w'’+#-])"
+    ends = r"(?![^\W\u4e00-\u9fff]|['’+#-])"  # Chinese is written without spaces
     among = rf"(?!{_CLOSE}\s*(?:,|/|&|or\b|and\b)\s*{_OPEN}[{letters}]{ends})"  # "A or B"
     # "the answer is a dog": a lower-case letter that is also a word must end the phrase
     lone = r"(?:(?![ai])|(?=[ai]\s*(?:[.,;:!)\]*\"]|$)))"
-    answer = rf"\banswer\s*(?:is|would be|should be|[:=-]|\*)+\s*:?\s*(?:option\s+)?{_OPEN}"
+    answer = (
+        rf"(?:\b(?:answer|correct option|correct choice)\s*"
+        rf"(?:is|would be|should be|[:=-]|\*)+\s*:?\s*(?:option\s+)?"
+        rf"|(?<!不)(?:答案|选项?|選項?)\s*(?:应该|應該)?\s*[是为為]?\s*[:：]?\s*){_OPEN}"
+    )
+    correct = r"(?:is|would be) (?:(?:the )?correct|the (?:right |best )?(?:answer|choice))"
+    alone = rf"(?<!or )(?<![{letters}] and )(?<![{letters}], )"
     patterns = (
         rf"(?i:{answer}){lone}({either}){ends}{among}",
+        rf"(?<![\w/]){alone}([{letters}]){_CLOSE}\s*(?i:{correct})\b",
         rf"(?i:\boption)\s+{_OPEN}({either}){ends}{among}",
-        rf"(?<!\w)\(\s*({either})\s*\)",
+        rf"(?<!\w)[(（]\s*({either})\s*[)）]",
     )
     return [
         _indices([m[1].upper() for m in re.finditer(pattern, reply)], letters)
