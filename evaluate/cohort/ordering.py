@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from flipbench.core.randomness import generator
 
-from ..statistics.order_trend import MIN_ITEMS, OrderTrend, order_trend_test
+from ..statistics.order_trend import MIN_ITEMS, OrderTrend, cluster_values, order_trend_test
 from ..statistics.paired import adjust_p_values
 from .cohort import Array, Cohort, Covariate, residuals, strata_of
 
@@ -23,6 +23,7 @@ LENGTHS = {"answer length": "answer_tokens", "question length": "question_words"
 """Order → the covariate it sorts by."""
 ORDERS = ("release", "reverse", SANITY_ORDER, *LENGTHS, "score")
 PLAIN = "none"
+WHOLE_IMAGES = "whole images"
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class OrderCell:
     order : str
         One of `ORDERS`.
     control : str
-        "none"; "within X" (permutations within the strata of covariate X); "residuals" (on the
-        covariates); "residuals on M" (on the covariates and the scores of external model M).
+        "none"; "whole images" (one value for each, since questions about one image are not
+        independent); "within X" (permutations within the strata of covariate X); "residuals" (on
+        the covariates); "residuals on M" (on the covariates and the scores of external model M).
     n, n_missing : int
         Items tested, and items without a score (or without the external model's).
     trend : OrderTrend or None
@@ -85,6 +87,8 @@ def order_grid(
     n_permutations: int = N_PERMUTATIONS,
 ) -> list[OrderCell]:
     """Test every model for a trend under every order, and in release order with every control.
+
+    Whole images are tested if the cohort knows each item's ``image`` and some items share one.
 
     Parameters
     ----------
@@ -228,9 +232,17 @@ def _controlled(
     seed: int,
     n_permutations: int,
 ) -> Iterator[OrderCell]:
-    """Yield the release order's cells with confounders held fixed."""
+    """Yield the release order's cells with whole images, and with confounders held fixed."""
     scores = cohort.scores[:, cohort.models.index(model)]
     measured = ~np.isnan(scores)
+    image = cohort.covariates.get("image", np.array(cohort.item_ids))
+    if len(set(image)) < len(image):
+        cell = _empty(cohort, model, "release", WHOLE_IMAGES, int(measured.sum()))
+        values = cluster_values(scores[measured], [str(name) for name in image[measured]])
+        few = f"{len(values)} images share the items; a trend needs at least {MIN_ITEMS} images"
+        yield _tested(
+            cell, values, None, few if len(values) < MIN_ITEMS else "", seed, n_permutations
+        )
     for name in strata:
         cell = _empty(cohort, model, "release", f"within {name}", int(measured.sum()))
         stratum, refused = None, _absent(cohort.covariates, [name])

@@ -14,7 +14,7 @@ from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 from .analysis import CohortAnalysis
 from .cohort import Array, Cohort
 from .falsification import Falsified, count_external
-from .ordering import PLAIN, OrderCell, permutations_needed
+from .ordering import PLAIN, WHOLE_IMAGES, OrderCell, permutations_needed
 from .overlap_inflation import Flags, accuracy_inflation, overlap_inflation
 from .strata_tables import (
     accuracy_inflation_table,
@@ -215,6 +215,11 @@ def _orders(found: CohortAnalysis) -> Section:
         "A trend says that easy or short answers come first, for any model that finds them easy."
         " Memory of the order is one explanation of a trend that the controls do not remove."
     ]
+    if any(cell.control == WHOLE_IMAGES for cell in found.orders):
+        notes.append(
+            f"Several items share an image. Only “{WHOLE_IMAGES}” counts each image once; the other"
+            " tests take its items as independent, and their p may be too small."
+        )
     notes += [f"Refused: {reason}." for reason in refused]
     n_needed = permutations_needed(len(family), found.level)
     if any(cell.trend and cell.trend.n_permutations < n_needed for cell in family):

@@ -132,6 +132,30 @@ def test_a_trend_of_the_target_alone_survives_the_controls() -> None:
         assert p is not None and p < 0.01, control
 
 
+def test_questions_about_one_image_are_no_independent_evidence() -> None:
+    """No trend, but the ten questions about an image are easy or hard together."""
+    draw = np.random.default_rng(3)
+    images = np.repeat([f"{i}.png" for i in range(6)], 10)
+    rejected = {"none": 0, "whole images": 0}
+    for seed in range(20):
+        scores = np.repeat(draw.normal(size=(6, 3)), 10, axis=0) + 0.3 * NOISE
+        cohort = cohort_of(scores, image=images)
+        for cell in order_grid(cohort, seed=seed, orders=("release",), n_permutations=199):
+            if cell.control in rejected:
+                rejected[cell.control] += cell.p is not None and cell.p <= 0.05
+                n = {"none": N, "whole images": 6}[cell.control]
+                assert cell.n == N and cell.trend is not None and cell.trend.n == n
+    assert rejected["none"] >= 12  # of 60: 20 %
+    assert rejected["whole images"] <= 8  # more has probability .003 at 5 %
+
+
+def test_whole_images_are_tested_only_where_items_share_them() -> None:
+    own = cells_of(cohort_of(NOISE, image=np.array([f"{i}.png" for i in range(N)])))
+    assert ("target", "release", "whole images") not in own
+    few = cells_of(cohort_of(NOISE, image=np.repeat(["a", "b", "c"], N // 3)))
+    assert "3 images share the items" in few["target", "release", "whole images"].refused
+
+
 def test_items_without_a_score_are_counted() -> None:
     scores = NOISE.copy()
     scores[:5, 0] = np.nan
