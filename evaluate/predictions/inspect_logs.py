@@ -108,6 +108,7 @@ def _prediction(path: Path, number: int, sample: Mapping[str, Any], scorer: str)
         correct=None if error else truth(score.get("value")),
         question=_question(sample.get("input"), where),
         error=" ".join(error.split())[:200],
+        group=id_text(_object(sample, "metadata", where).get("group")),
     )
 
 

@@ -18,6 +18,7 @@ OWN_KEYS = frozenset(
     " token_counts input_media".split()
 )
 ITEM_KEY = "flipbench_item"
+GROUP_KEY = "flipbench_group"
 
 
 def is_samples(rows: Sequence[TableRow]) -> bool:
@@ -32,8 +33,9 @@ def lmms_eval_predictions(
 
     The file has the document's row number but not the benchmark's own id, unless a metric
     contains it: ``id_key`` names it, as ``metric.key`` if the metric is an object. Tasks exported
-    by flipbench have it in `ITEM_KEY`, which is used unless ``id_key`` is given. Options are taken
-    from the prompt (``input``) if they are on lettered lines of their own.
+    by flipbench have it in `ITEM_KEY`, which is used unless ``id_key`` is given, and in `GROUP_KEY`
+    which items share images. Options are taken from the prompt (``input``) if they are on lettered
+    lines of their own.
 
     Parameters
     ----------
@@ -74,6 +76,7 @@ def _prediction(row: TableRow, metric: str, id_key: str) -> Prediction:
         correct=None if failed or not metric else _mark(row.cells.get(metric)),
         question=prompt,
         error=failed,
+        group=id_text(row.cells.get(GROUP_KEY)),
     )
 
 

@@ -14,6 +14,7 @@ from flipbench.core.records import ImageRef, Item
 from flipbench.export import lmms_utils
 from flipbench.export.pairs import (
     export_name,
+    groups_of,
     png_of,
     prompt_of,
     sides,
@@ -68,9 +69,11 @@ def write_inspect(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
 
 def _write_side(items: Sequence[Item], benchmark: PairedBenchmark, path: Path) -> Path:
     rows = []
-    for item, original in zip(items, benchmark.originals, strict=True):
+    groups = groups_of(benchmark) or [""] * len(items)
+    for item, original, group in zip(items, benchmark.originals, groups, strict=True):
         row = {
             "item": original.id,
+            "group": group,
             "id": item.id,
             "name": item.name,
             "images": [_put(ref, benchmark.images, path.parent) for ref in item.images],

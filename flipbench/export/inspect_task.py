@@ -48,7 +48,7 @@ def _sample(row: dict[str, Any]) -> Sample:
         target=row["target"],
         choices=row["options"] or None,
         id=row["item"],  # the original's on both sides, so that it joins them
-        metadata={"name": row["name"], "category": row["category"]},
+        metadata={key: row[key] for key in ("name", "category", "group") if row[key]},
     )
 
 
@@ -58,9 +58,8 @@ def right_answer():  # type: ignore[no-untyped-def]
     scoring = _scoring()
 
     async def score(state, target):  # type: ignore[no-untyped-def]
-        doc = {"item": state.sample_id, "target": target.text, "options": _options(state)}
         reply = state.output.completion
-        right = scoring.process_results(doc, [reply])["exact_match"]
+        right = scoring.is_right({"target": target.text, "options": _options(state)}, reply)
         return Score(value=CORRECT if right else INCORRECT, answer=reply)
 
     return score

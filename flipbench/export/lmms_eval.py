@@ -19,6 +19,7 @@ from flipbench.core.records import Item
 from flipbench.export import lmms_utils
 from flipbench.export.pairs import (
     export_name,
+    groups_of,
     png_of,
     prompt_of,
     sides,
@@ -58,8 +59,9 @@ def write_lmms_eval(
 
     Run it with ``--include_path FOLDER --tasks NAME_original_HASH,NAME_perturbed_HASH
     --log_samples``; `flipbench gap` reads the sample logs and joins them by ``flipbench_item``, the
-    original's id. The folder can be moved: paths in it are relative to its YAML files. Replies are
-    scored by a copy of `flipbench.prompting.parsing`.
+    original's id. If items share images, ``flipbench_group`` says which. The folder can be moved:
+    paths in it are relative to its YAML files. Replies are scored by a copy of
+    `flipbench.prompting.parsing`.
 
     Parameters
     ----------
@@ -70,10 +72,11 @@ def write_lmms_eval(
     task_folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(lmms_utils.__file__, task_folder / "utils.py")
     write_atomically(task_folder / "parsing.py", standalone_parser())
-    written = []
+    written, groups = [], groups_of(benchmark)
+    known = ["flipbench_item", *(["flipbench_group"] if groups else [])]
     for side, items in sides(benchmark):
         data = task_folder / f"{side}.parquet"
-        _write_parquet(items, benchmark.originals, benchmark.images, data)
+        _write_parquet(items, benchmark, groups or [""] * len(items), data)
         name = export_name(benchmark, side)
         task = {
             "task": name,
@@ -84,11 +87,14 @@ def write_lmms_eval(
             "generation_kwargs": {"max_new_tokens": 16, "temperature": 0, "do_sample": False},
             "metric_list": [
                 {"metric": "exact_match", "aggregation": "mean", "higher_is_better": True},
-                {
-                    "metric": "flipbench_item",
-                    "aggregation": "!function utils.count",
-                    "higher_is_better": True,
-                },
+                *(
+                    {
+                        "metric": metric,
+                        "aggregation": "!function utils.count",
+                        "higher_is_better": True,
+                    }
+                    for metric in known
+                ),
             ],
             "lmms_eval_specific_kwargs": {"default": {"pre_prompt": "", "post_prompt": ""}},
             "metadata": {"version": benchmark.id[:8]},
@@ -145,7 +151,7 @@ def _yaml(task: dict[str, Any]) -> str:
 
 
 def _write_parquet(
-    items: Sequence[Item], originals: Sequence[Item], images: ImageStore, path: Path
+    items: Sequence[Item], benchmark: PairedBenchmark, groups: Sequence[str], path: Path
 ) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -155,6 +161,7 @@ def _write_parquet(
     features = Features(
         {
             "item": text,
+            "group": text,
             "id": text,
             "name": text,
             "images": List(Image()),
@@ -165,8 +172,8 @@ def _write_parquet(
         }
     )
     rows = (
-        {"item": original.id} | _doc(item, images)
-        for item, original in zip(items, originals, strict=True)
+        {"item": original.id, "group": group} | _doc(item, benchmark.images)
+        for item, original, group in zip(items, benchmark.originals, groups, strict=True)
     )
     with pq.ParquetWriter(path, features.arrow_schema) as writer:
         while batch := list(islice(rows, _ROWS_PER_GROUP)):

@@ -36,21 +36,26 @@ def doc_to_target(doc):  # type: ignore[no-untyped-def]
 
 
 def process_results(doc, results):  # type: ignore[no-untyped-def]
-    """Score a reply, and add the item's id, which lmms-eval's sample logs lack otherwise.
+    """Score a reply, and add the item's id and group, which lmms-eval's sample logs lack otherwise.
 
-    The id is that of the original on both sides of a pair, so it joins them.
+    Both are those of the original on both sides of a pair, so the id joins them.
     """
+    known = {"flipbench_item": doc["item"], "flipbench_group": doc["group"]}
+    scored = {"exact_match": float(is_right(doc, str(results[0])))}
+    return scored | {name: text for name, text in known.items() if text}
+
+
+def is_right(doc: dict[str, Any], reply: str) -> bool:
+    """Return whether a reply names the right option, or is the right answer."""
     parser = _parser()
-    reply, target = parser.without_thoughts(str(results[0])), doc["target"]
+    reply, target = parser.without_thoughts(reply), doc["target"]
     if doc["options"]:
         choice = parser.parse_choice(reply, doc["options"])
-        right = choice >= 0 and parser.LETTERS[choice] == target
-    elif (word := target.rstrip(".").casefold()) in YES_NO:
+        return bool(choice >= 0 and parser.LETTERS[choice] == target)
+    if (word := target.rstrip(".").casefold()) in YES_NO:
         choice = parser.parse_choice(reply, YES_NO, " ".join(YES_NO))
-        right = choice == YES_NO.index(word)
-    else:
-        right = reply.rstrip(".").casefold() == target.casefold()
-    return {"exact_match": float(right), "flipbench_item": doc["item"]}
+        return bool(choice == YES_NO.index(word))
+    return bool(reply.rstrip(".").casefold() == target.casefold())
 
 
 def count(items):  # type: ignore[no-untyped-def]

@@ -72,6 +72,15 @@ def target_of(item: Item) -> str:
     return item.answer_text if item.answer is None else LETTERS[item.answer]
 
 
+def groups_of(benchmark: PairedBenchmark) -> list[str]:
+    """Return what each original shares with others, its group or images; empty if none does."""
+    shared = [
+        item.group or f"image-{' '.join(image.sha256[:16] for image in item.images)}"
+        for item in benchmark.originals
+    ]
+    return shared if len(set(shared)) < len(shared) else []
+
+
 def standalone_parser() -> str:
     """Return the source of the parser of replies, without its imports from flipbench."""
     source = inspect.getsource(parsing)

@@ -11,7 +11,7 @@ from flipbench.core.errors import DataError
 from flipbench.core.files import write_atomically
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item
-from flipbench.export.pairs import cut_name, png_of, sides
+from flipbench.export.pairs import cut_name, groups_of, png_of, sides
 from flipbench.prompting.prompts import LETTERS
 
 _GUARD = "\u00a0"  # a no-break space: invisible, and pandas keeps the cell as text
@@ -40,7 +40,7 @@ def write_vlmeval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
         If an item has no image, or more than 26 options.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    written, groups = [], _groups(benchmark)
+    written, groups = [], groups_of(benchmark)
     for side, items in sides(benchmark):
         kinds = {"": [], "open": []}  # type: dict[str, list[tuple[int, Item]]]
         for number, item in enumerate(items):
@@ -48,7 +48,9 @@ def write_vlmeval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
         for kind, numbered in kinds.items():
             if not numbered:
                 continue
-            rows = [_row(number, item) | groups.get(number, {}) for number, item in numbered]
+            rows = [_row(number, item) for number, item in numbered]
+            if groups:
+                rows = [row | {"group": groups[int(row["index"])]} for row in rows]
             _guard(rows)
             for row, (_, item) in zip(rows, numbered, strict=True):
                 row["image"] = _images(item, benchmark)
@@ -73,17 +75,6 @@ def _row(number: int, item: Item) -> dict[str, str]:
         row["l2-category"] = str(item.extra["l2_category"])
     row["name"], row["item_id"] = item.name, f"id-{item.id}"
     return row
-
-
-def _groups(benchmark: PairedBenchmark) -> dict[int, dict[str, str]]:
-    """Return what each item shares with others, by its number; empty if none shares anything."""
-    shared = [
-        item.group or f"image-{' '.join(image.sha256[:16] for image in item.images)}"
-        for item in benchmark.originals
-    ]
-    if len(set(shared)) == len(shared):
-        return {}
-    return {number: {"group": name} for number, name in enumerate(shared)}
 
 
 def _guard(rows: list[dict[str, str]]) -> None:

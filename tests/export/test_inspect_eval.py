@@ -84,6 +84,7 @@ def test_both_tasks_run_in_another_folder_and_gap_joins_their_logs(
     table = gap_of_predictions(Path(original.location), Path(perturbed.location))
     counts = table.scores[0].paired
     assert counts is not None and (counts.n11, counts.b, counts.c) == (0, 2, 1), "of 3 with options"
+    assert any("share 1 images or groups" in text for text in table.scores[0].warnings)
 
 
 def test_replies_are_read_by_our_own_parser(

@@ -100,7 +100,7 @@ def test_replies_are_read_by_our_own_parser(
 
 def test_yes_and_no_are_read_as_words(make: Callable[..., PairedBenchmark], tmp_path: Path) -> None:
     original, _ = write_lmms_eval(make([None]), tmp_path)
-    utils, doc = utils_of(original), {"item": "1", "options": [], "target": "Yes"}
+    utils, doc = utils_of(original), {"item": "1", "group": "", "options": [], "target": "Yes"}
     replies = ("Yes, it is.", "yes", "No", "It may be yes or no", "<think>No.</think>Yes!")
     marks = [utils.process_results(doc, [reply])["exact_match"] for reply in replies]
     assert marks == [1.0, 1.0, 0.0, 0.0, 1.0]
@@ -111,6 +111,8 @@ def test_both_tasks_name_the_same_item_and_gap_joins_by_it(
 ) -> None:
     benchmark = make([("red", "blue"), ("cat", "dog"), ("one", "two")])
     paths = write_lmms_eval(benchmark, tmp_path)
+    metrics = [metric["metric"] for metric in task_of(paths[0])["metric_list"]]
+    assert metrics == ["exact_match", "flipbench_item", "flipbench_group"]
     logs = []
     for side, path in zip(("original", "perturbed"), paths, strict=True):
         utils = utils_of(path)
@@ -119,6 +121,7 @@ def test_both_tasks_name_the_same_item_and_gap_joins_by_it(
             scored = utils.process_results(doc, ["A"])
             prompt, target = utils.doc_to_text(doc), utils.doc_to_target(doc)
             row = {"doc_id": number, "input": prompt, "target": target, "filtered_resps": "A"}
+            assert list(scored) == metrics  # the kit wants a value of each, and no other
             rows.append(row | scored)
         if side == "perturbed":  # the kit's row numbers would join the wrong items
             rows = [row | {"doc_id": i} for i, row in enumerate(reversed(rows))]
@@ -127,6 +130,7 @@ def test_both_tasks_name_the_same_item_and_gap_joins_by_it(
     table = gap_of_predictions(*logs)
     counts = table.scores[0].paired
     assert counts is not None and (counts.n11, counts.b, counts.c) == (0, 3, 0)
+    assert any("share 1 images or groups" in text for text in table.scores[0].warnings)
 
 
 @pytest.mark.parametrize(
