@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -82,6 +82,8 @@ def _guess_tsv(path: Path) -> Guess:
     notes = [f"options in the columns {', '.join(letters)}"]
     if not letters:
         notes = ["no option columns A, B, …: every question is free-form"]
+        if _style(rows, "question", "answer") in ("lines", "inline"):
+            notes.append("there are options inside questions: move them into columns A, B, …")
     if any(len(row.get("image", "")) > MAX_REFERENCE for row in rows):
         return Guess(TsvSpec(path=path), [*notes, "images in the file"])
     paths = [path for row in rows for path in split_cell(row.get("image_path", ""))]
@@ -160,18 +162,21 @@ def _options(
         return tuple(c.lower() for c in LETTERS if c.lower() in header), "columns", None
     if column is not None:
         return (column,), "list", None
+    style = _style(rows, names["question"], names["answer"])
+    return (), "question" if style else "none", style
+
+
+def _style(rows: Sequence[Mapping[str, Any]], question: str, answer: str) -> QuestionStyle | None:
+    """Return in which style options are written inside the questions; None if they are not."""
     styles: tuple[QuestionStyle, ...] = ("lines", "inline", "naturalbench")
     for style in styles:
         try:
             for row in rows:
-                split = split_question(
-                    str(row[names["question"]]), style, str(row[names["answer"]])
-                )
-                if split.options:
-                    return (), "question", style
+                if split_question(str(row.get(question)), style, str(row.get(answer))).options:
+                    return style
         except RowError:
             continue
-    return (), "none", None
+    return None
 
 
 def _column(meaning: str, header: Sequence[str]) -> str | None:

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from flipbench.benchmarks import Benchmark, TsvSpec, load_benchmark
+from flipbench.benchmarks.guess import guess_spec
 from flipbench.benchmarks.tsv import open_tsv
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
@@ -365,3 +366,21 @@ def test_the_cell_size_limit_is_restored(tmp_path: Path, store: ImageStore, row:
         assert csv.field_size_limit() == 100_000
     finally:
         csv.field_size_limit(before)
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "noticed"),
+    [
+        ("Is it?\nChoices:\n(A) Yes\n(B) No", "Yes", True),
+        ("Which?\nA. a cat\nB. a dog", "A", True),
+        ("Is there a dog in the picture?", "yes", False),
+        ("How many are there?", "2", False),
+    ],
+)
+def test_options_that_a_file_has_only_inside_its_questions_are_noticed(
+    tmp_path: Path, row: MakeRow, question: str, answer: str, noticed: bool
+) -> None:
+    cells = {"A": None, "B": None, "question": question, "answer": answer}
+    notes = guess_spec(str(write(tmp_path / "b.tsv", [row(i, **cells) for i in range(2)]))).notes
+    assert "every question is free-form" in notes[0]
+    assert any("into columns A, B" in note for note in notes) == noticed
