@@ -71,7 +71,7 @@
       return element("li", {}, element("a", { href: link("item", item.name) },
         two.length ? element("span", { className: "two" }, ...two) : null,
         element("span", { className: "asked" }, item.question), " ",
-        element("span", { className: "small" }, `value ${value}`)));
+        element("span", { className: "small" }, `value ${String(value).replace("-", "−")}`)));
     }));
     add(0);
     const more = element("button", { type: "button" }, `Show all ${items.length}`);
