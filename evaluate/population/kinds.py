@@ -61,7 +61,8 @@ def overview(results: Results) -> Table:
         "overview",
         "All kinds of contamination together. Caught: contaminated models that the default rule"
         " flags. Flagged: clean models, as released and fine-tuned in the same way on other items."
-        " Brackets: 95 % intervals that allow for lineages, in percent.",
+        " A rule that needs a clean model compares with the released one, so it cannot judge that"
+        " one. Brackets: 95 % intervals that allow for lineages, in percent.",
         "Detector",
         (
             Column("Caught, %"),

@@ -185,7 +185,13 @@ def read_results(folder: Path) -> Results:
 
 
 def flagged(rows: pd.DataFrame, *, exact: bool = False) -> ClusteredRate:
-    """Return the rate of verdicts "contaminated"; lineages are the clusters."""
+    """Return the rate of verdicts "contaminated"; lineages are the clusters.
+
+    Models for which the rule withholds its verdict, having no clean model to compare them with,
+    are not counted: it could not have flagged them.
+    """
+    if "lacks_reference" in rows:
+        rows = rows[~(rows["lacks_reference"] & (rows["verdict"] == "inconclusive"))]
     counts = (
         (rows["verdict"] == "contaminated").groupby(rows["lineage"]).agg(["sum", "size"]).to_numpy()
     )

@@ -110,6 +110,15 @@ def test_rates_count_models_and_know_their_lineages(results: Results) -> None:
     assert auroc["letters"][1].startswith("1.00") and "1.00" not in auroc["texts"][1].split()[0]
 
 
+def test_a_verdict_withheld_for_want_of_a_clean_model_is_not_counted() -> None:
+    verdicts = ["contaminated", "not_detected", "inconclusive", "inconclusive"]
+    rows = pd.DataFrame({"lineage": list("abcd"), "verdict": verdicts})
+    assert flagged(rows).n == 4
+    rate = flagged(rows.assign(lacks_reference=[False, False, False, True]))
+    assert (rate.k, rate.n) == (1, 3)
+    assert flagged(rows[2:].assign(lacks_reference=True)).n == 0
+
+
 def test_a_detector_is_held_to_what_it_is_made_for(results: Results) -> None:
     rows = cells(kinds.controls(results))
     made_for, own, others = rows["Perturbation gap"]
