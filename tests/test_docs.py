@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import doctest
 import re
 from pathlib import Path
 
@@ -119,3 +121,35 @@ def test_what_does_not_exist_is_found() -> None:
     assert missing_links(text, ROOT) == ["none.md"]
     assert missing_modules(text) == ["flipbench.core.run.Nothing"]
     assert unknown_commands(text) == ["fly", "run --fast", "swim"]
+
+
+def examples_of(page: Path) -> doctest.DocTest:
+    """Return a page's statements as a doctest: what one prints is in the comments below it.
+
+    Left out are those that print what the page does not show, or need a server or a whole run.
+    """
+    lines: list[str] = []
+    for block in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+        code = block.splitlines()
+        starts = [statement.lineno - 1 for statement in ast.parse(block).body]
+        for start, end in zip(starts, [*starts[1:], len(code)], strict=True):
+            statement = [line for line in code[start:end] if not line.startswith("# ") and line]
+            if any(unavailable in statement[0] for unavailable in ("http://", "configs/")):
+                continue
+            output = [line[2:] for line in code[start:end] if line.startswith("# ")]
+            if output or " = " in statement[0] or statement[0].startswith("import"):
+                lines += [f">>> {statement[0]}", *(f"... {line}" for line in statement[1:])]
+                lines += output
+    text = "\n".join(lines).replace("…", "...") + "\n"
+    return doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
+
+
+@pytest.mark.slow
+def test_the_python_page_prints_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    results = doctest.DocTestRunner(optionflags=flags).run(examples_of(DOCS / "python.md"))
+    assert results.attempted > 12
+    assert results.failed == 0, capsys.readouterr().out
