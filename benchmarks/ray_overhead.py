@@ -1,6 +1,6 @@
 """Cost of a stage on a Ray cluster per record, compared with one process.
 
-    python benchmarks/ray_overhead.py [--n 10000] [--batch-size 16] [--actors 2]
+    python -m benchmarks.ray_overhead [--n 10000] [--batch-size 16] [--actors 2]
 
 A cluster of this machine is started, and a stage whose batches cost nothing is run in one process
 and on actors; this is the worst case, since a real batch takes seconds. The start of the actors,

@@ -1,7 +1,7 @@
 """Write the tables of a population study into docs/validation.md and README.md; draw its figure.
 
     flipbench run configs/validation/population.yaml
-    python docs/results/validation_tables.py runs/population
+    python -m docs.results.validation_tables runs/population
 
 The study's two parquet tables and its list of lineages become docs/results/population/. Without a
 run, the pages are made again from those; a test checks that nothing changes then.
