@@ -192,7 +192,8 @@ def detect(
     references : str, Path, VLM or sequence of them
         Clean models to compare with. On a server, one that is no folder is a name there.
     detectors : str or sequence of str
-        Names (see `flipbench.api.detectors`) or import paths; all by default.
+        Names (see `flipbench.api.detectors`) or import paths; by default all but those that are
+        costly or about image reliance, which ``not_run`` names.
     run : str or Path, optional
         The run directory; by default ``runs/detect-MODEL-BENCHMARK``, as on the command line.
     ask : {"choose", "generate"}

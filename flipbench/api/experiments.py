@@ -241,7 +241,7 @@ def demo(
     diffusion: bool = False,
     progress: bool = True,
 ) -> EvaluationResult:
-    """Run all stages with many detectors on the embedded world: ten minutes on two idle cores.
+    """Run all stages with many detectors on the embedded world: eight minutes on two idle cores.
 
     Parameters
     ----------

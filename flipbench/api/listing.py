@@ -141,6 +141,8 @@ def power(gap: float, changed: float, n_pairs: int, alpha: float = 0.05) -> floa
         Expected perturbed - original accuracy, a fraction; negative where memory is lost.
     changed : float
         Share of items that are right in exactly one version, a fraction.
+    n_pairs : int
+        How many pairs are compared.
     alpha : float
         Level of the test.
 
@@ -163,7 +165,8 @@ def power(gap: float, changed: float, n_pairs: int, alpha: float = 0.05) -> floa
 def pairs_needed(gap: float, changed: float, power: float = 0.8, alpha: float = 0.05) -> int | None:
     """Return how many pairs the test needs to reach a power; None where it is out of reach.
 
-    Parameters and errors are those of `power`.
+    ``power`` is the share of such gaps to detect, a fraction; other parameters and errors are
+    those of the function `power`.
 
     Examples
     --------

@@ -93,9 +93,10 @@ def gap(
     reference : (original, perturbed), optional
         A clean model's answers to the same items; adds the rule "relative", which then decides.
     columns : mapping of str to str, optional
-        Where a file calls a column otherwise, e.g. ``{"id": "qid"}``.
+        Columns that a file names differently, e.g. ``{"id": "qid"}``.
     scoring : {"auto", "parse", "file"}
-        Read replies with flipbench's parser, take the file's own marks, or what there is.
+        Take the file's own marks of right and wrong ("file"), or read the replies with
+        flipbench's parser ("parse"); "auto" parses if the files have replies and right letters.
     scorer, epoch
         Of an Inspect log with several.
     keep : str, Path or collection of str, optional

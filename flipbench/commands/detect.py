@@ -34,7 +34,8 @@ def detect(
     detectors: Annotated[
         str,
         typer.Option(
-            help="names or import paths, with commas between; all but the costly by default"
+            help="names or import paths, separated by commas; by default all but those that are"
+            " costly or about image reliance"
         ),
     ] = "",
     ask: Annotated[

@@ -30,11 +30,13 @@ JudgedBy = Annotated[
     str, typer.Option(help="who judged that the perturbed images show their new answers")
 ]
 Columns = Annotated[
-    list[str] | None, typer.Option(help="where a file calls a column otherwise, e.g. id=qid")
+    list[str] | None, typer.Option(help="a column that the files name differently, e.g. id=qid")
 ]
 Scoring = Annotated[
     Literal["auto", "parse", "file"],
-    typer.Option(help="by our parser, by the file's own marks, or by what there is"),
+    typer.Option(
+        help="auto: our parser if there are replies and right letters, else the file's own marks"
+    ),
 ]
 
 
@@ -86,8 +88,8 @@ def power(
 def gap(
     original: Annotated[Path, typer.Argument(help="predictions on the original items")],
     perturbed: Annotated[Path, typer.Argument(help="predictions on the perturbed items")],
-    model: Annotated[str, typer.Option(help="what tables call the model")] = "",
-    benchmark: Annotated[str, typer.Option(help="what tables call the benchmark")] = "",
+    model: Annotated[str, typer.Option(help="name of the model in tables")] = "",
+    benchmark: Annotated[str, typer.Option(help="name of the benchmark in tables")] = "",
     reference: Annotated[
         tuple[Path, Path] | None, typer.Option(help="the same two files of a clean model")
     ] = None,
@@ -101,7 +103,7 @@ def gap(
         str, typer.Option("--format", help="markdown, csv, latex or json")
     ] = "markdown",
 ) -> None:
-    """Compare predictions that VLMEvalKit, lmms-eval, Inspect or a CSV file hold already."""
+    """Compare predictions made before, by VLMEvalKit, lmms-eval, Inspect or in a table."""
     import flipbench as fb
 
     result = fb.gap(
@@ -187,7 +189,7 @@ def validate(
         Path | None, typer.Option(help="a long table of values: model, item, condition, correct")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="write a report into this folder")] = None,
-    benchmark: Annotated[str, typer.Option(help="what tables call the benchmark")] = "",
+    benchmark: Annotated[str, typer.Option(help="name of the benchmark in tables")] = "",
     column: Columns = None,
     scoring: Scoring = "auto",
     form: Annotated[str, typer.Option("--format", help="markdown or csv")] = "markdown",
@@ -195,7 +197,7 @@ def validate(
         bool, typer.Option("--example", help="write two example tables into the folder MODELS")
     ] = False,
 ) -> None:
-    """Say which detectors can be trusted, by models of known dose that somebody has asked already.
+    """Say which detectors can be trusted, from the answers of models of known dose.
 
     The table of models names each model's files of predictions (or of log-probabilities), as for
     `flipbench gap`; or --items has the values of all models. Prints false alarms, power and AUROC.
