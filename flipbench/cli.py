@@ -6,9 +6,12 @@ import logging
 import os
 import sys
 
-from flipbench.commands import app, benchmarks, cards, demo, detect, models, people, stages
-from flipbench.core.errors import FlipbenchError
-from flipbench.core.workers import is_main
+try:
+    from flipbench.commands import app, benchmarks, cards, demo, detect, models, people, stages
+    from flipbench.core.errors import FlipbenchError
+    from flipbench.core.workers import is_main
+except KeyboardInterrupt:  # Ctrl-C before `main` can say anything
+    raise SystemExit(130) from None
 
 __all__ = ["app", "benchmarks", "cards", "demo", "detect", "main", "models", "people", "stages"]
 

@@ -16,6 +16,7 @@ from flipbench.core.records import Value
 from flipbench.core.registry import load_target
 
 STRATEGIES = "flipbench.contaminate.strategies:STRATEGIES"
+MOST_EPOCHS = 10_000  # each leaves a checkpoint
 OtherBenchmark = Annotated[
     TsvSpec | HuggingFaceSpec | JsonlSpec | ShapesSpec, Field(discriminator="format")
 ]
@@ -204,7 +205,7 @@ class WashConfig(Value):
     by: Literal["supervised", "reinforcement"] = "supervised"
     corpus: CorpusConfig | None = None
     benchmark: OtherBenchmark | None = None
-    epochs: int = Field(default=1, ge=1)
+    epochs: int = Field(default=1, ge=1, le=MOST_EPOCHS)
     n_generations: int = Field(
         default=4, ge=2, description="by: reinforcement: answers sampled to each question"
     )
@@ -284,7 +285,7 @@ class ContaminateConfig(Value):
     )
     strategies: dict[str, StrategyConfig] = Field(default_factory=dict)
     data: dict[str, DataConfig] = Field(default_factory=lambda: {"verbatim": DataConfig()})
-    epochs: int = Field(default=3, ge=1)
+    epochs: int = Field(default=3, ge=1, le=MOST_EPOCHS)
     copies: int = Field(default=1, ge=1, description="how often each item is seen per epoch")
     seeds: tuple[int, ...] | None = Field(default=None, description="null: the experiment's seed")
     backend: Literal["trl", "llamafactory"] = "trl"

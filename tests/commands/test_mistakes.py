@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -94,3 +96,16 @@ def test_a_folder_without_its_processor_is_named_before_training_and_asking(
         assert result.status == 2
         assert f"{folder}: cannot load its processor" in result.err
         assert "needs its preprocessor_config.json and tokenizer" in result.err
+
+
+def test_an_interrupt_while_the_program_loads_is_no_traceback() -> None:
+    interrupted = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "from flipbench.cli import main\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (130, "")

@@ -160,6 +160,7 @@ def test_overrides_are_yaml(write: Any, override: str, read: Any) -> None:
         ("seed: three", "seed: Input should be a valid integer"),
         ("seed: three", "(got 'three')"),
         ("contaminate: {epochs: 0}", "contaminate.epochs: Input should be greater than or equal"),
+        ("contaminate: {epochs: 10001}", "contaminate.epochs: Input should be less than or equal"),
         ("evaluate: {prompt: {max_new_tokens: 0}}", "evaluate.prompt.max_new_tokens: Input should"),
         (
             "audit: {corpus: {pictures: x, encoders: [phash], alphas: [0.1, .nan]}}",
