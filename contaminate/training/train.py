@@ -108,6 +108,8 @@ def _checkpoints(
     # all processes must take the same branch, whatever the main one writes meanwhile
     complete, finished = from_main(progress)
     if complete:
+        if is_main():  # a kill may have come before or while it was removed
+            shutil.rmtree(folder / "trainer", ignore_errors=True)
         return [done[i] for i in ids]
     examples = training_examples(plan, job.items, run.images, corpus)
     for epoch in finished:

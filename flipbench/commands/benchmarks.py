@@ -28,6 +28,7 @@ from flipbench.commands import (
     say_next,
 )
 from flipbench.core.errors import ConfigError, DataError, LicenceError
+from flipbench.core.files import remove_partials
 
 if TYPE_CHECKING:
     from flipbench.benchmarks import Problem
@@ -249,6 +250,8 @@ def export(
             say("croissant.json is left out: pip install 'flipbench[publish]' for it")
     else:
         written = FORMATS[form](benchmark, out)
+    for path in written:
+        remove_partials(path)  # the folder may be published
     say(f"{len(benchmark.pairs)} pairs:\n" + "\n".join(f"  {path}" for path in written))
     if form == "recipe":
         say_next(

@@ -66,6 +66,14 @@ def atomic_file(path: Path) -> Iterator[Path]:
     flush_folder(path.parent)
 
 
+def remove_partials(path: Path) -> None:
+    """Remove what writers of ``path`` left when they were killed; none may be writing it now."""
+    partial = re.compile(re.escape(f".{path.name}.") + "[0-9a-f]{8}")
+    for other in path.parent.glob(".*"):
+        if partial.fullmatch(other.name) and other.is_file():
+            other.unlink(missing_ok=True)
+
+
 def make_folder(folder: Path) -> None:
     """Create a folder and its parents, and flush their entries to disk.
 

@@ -233,8 +233,12 @@ def test_export_writes_both_sides(flipbench: Flipbench, config: Path, form: str)
 
 def test_a_folder_to_publish_has_a_card_and_a_licence(flipbench: Flipbench, config: Path) -> None:
     assert flipbench("filter", config, "--limit", "4", "-q").status == 0
+    left = config.parent / "out" / "original" / ".test.parquet.0123abcd"  # by a kill
+    left.parent.mkdir(parents=True)
+    left.write_text("half")
     result = flipbench("export", config, "out", "--format", "huggingface", "--licence", "cc0-1.0")
     assert result.status == 0 and "out/README.md" in result.out
+    assert [path.name for path in left.parent.iterdir()] == ["test.parquet"]
     assert "license: cc0-1.0\n" in (config.parent / "out" / "README.md").read_text()
     refused = flipbench("export", config, "other", "--licence", "cc0-1.0")
     assert refused.status == 2 and "--format huggingface" in refused.err

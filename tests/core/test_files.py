@@ -9,7 +9,7 @@ import pytest
 
 from flipbench.core import files
 from flipbench.core.errors import DataError
-from flipbench.core.files import atomic_file, replace_folder, write_atomically
+from flipbench.core.files import atomic_file, remove_partials, replace_folder, write_atomically
 
 
 def test_text_and_bytes_are_written_as_they_are_and_folders_made(tmp_path: Path) -> None:
@@ -97,3 +97,11 @@ def test_a_finished_folder_takes_its_name(tmp_path: Path) -> None:
     replace_folder(partial, final)
     assert (final / "sub" / "weights").read_text() == "w"
     assert not partial.exists()
+
+
+def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    others = {".test.parquet.mine", ".test.parquet.0123456789", ".other.0123abcd", "test.parquet"}
+    for name in (".test.parquet.0123abcd", *others):
+        (tmp_path / name).write_text("half")
+    remove_partials(tmp_path / "test.parquet")
+    assert {path.name for path in tmp_path.iterdir()} == others

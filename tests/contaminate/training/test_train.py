@@ -138,12 +138,15 @@ def test_the_second_call_trains_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run, checkpoints = undisturbed
+    left = run.path / checkpoint_folder(plan) / "trainer"  # by a kill while it was removed
+    (left / "checkpoint-2").mkdir(parents=True)
 
     def no_training(*_: Any) -> None:
         raise AssertionError("trained again")
 
     monkeypatch.setattr(train, "_train", no_training)
     assert train_plan(plan, items, run) == checkpoints
+    assert not left.exists()
     assert len(list(run.read(Checkpoint))) == N_EPOCHS
 
 
