@@ -34,7 +34,8 @@ def main() -> None:
     except OSError as error:
         if error.errno is None:  # a library's own error, such as of a connection
             raise
-        where = f"{error.filename}: " if error.filename else ""
+        place = error.filename2 or error.filename  # of a copy, the file that is written
+        where = f"{place}: " if place else ""
         print(
             f"flipbench: {where}cannot be read or written ({error.strerror}); finished"
             " work is safe, run the same command again when this is mended",

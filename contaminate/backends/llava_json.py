@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.files import write_atomically
 from flipbench.core.records import TrainingPlan
 
 from ..data.examples import Example, Message
@@ -67,8 +68,8 @@ def write_llava(plan: TrainingPlan, examples: Sequence[Example], folder: Path) -
     for file in {file for example in examples for file in example.images}:
         shutil.copyfile(file, images / Path(file).name)
     data, script = folder / "llava.json", folder / "train.sh"
-    data.write_text(json.dumps(rows, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    script.write_text(command)
+    write_atomically(data, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
+    write_atomically(script, command)
     return [data, images, script]
 
 

@@ -250,8 +250,8 @@ def export(
             say("croissant.json is left out: pip install 'flipbench[publish]' for it")
     else:
         written = FORMATS[form](benchmark, out)
-    for path in written:
-        remove_partials(path)  # the folder may be published
+    for folder in {path.parent for path in written}:
+        remove_partials(folder)  # it may be published
     say(f"{len(benchmark.pairs)} pairs:\n" + "\n".join(f"  {path}" for path in written))
     if form == "recipe":
         say_next(

@@ -66,12 +66,12 @@ def atomic_file(path: Path) -> Iterator[Path]:
     flush_folder(path.parent)
 
 
-def remove_partials(path: Path) -> None:
-    """Remove what writers of ``path`` left when they were killed; none may be writing it now."""
-    partial = re.compile(re.escape(f".{path.name}.") + "[0-9a-f]{8}")
-    for other in path.parent.glob(".*"):
-        if partial.fullmatch(other.name) and other.is_file():
-            other.unlink(missing_ok=True)
+def remove_partials(folder: Path) -> None:
+    """Remove what killed writers left beside a folder's files; nobody may be writing them now."""
+    for path in folder.glob(".*"):
+        name, _, suffix = path.name[1:].rpartition(".")
+        if re.fullmatch("[0-9a-f]{8}", suffix) and (folder / name).is_file():
+            path.unlink(missing_ok=True)
 
 
 def make_folder(folder: Path) -> None:

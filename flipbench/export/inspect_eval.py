@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -59,11 +58,11 @@ def write_inspect(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
     version = {"version": benchmark.id[:8]}
     write_atomically(out / "benchmark.json", json.dumps(about | version, indent=2) + "\n")
     write_atomically(out / "parsing.py", standalone_parser())
-    shutil.copyfile(lmms_utils.__file__, out / "scoring.py")
+    write_atomically(out / "scoring.py", Path(lmms_utils.__file__).read_bytes())
     readme = _README.format(name=out.name, pairs=f"{len(benchmark.pairs):,}")
     write_atomically(out / "README.md", readme)
-    task = out / "task.py"
-    shutil.copyfile(Path(__file__).with_name("inspect_task.py"), task)
+    source = Path(__file__).with_name("inspect_task.py")
+    task = write_atomically(out / "task.py", source.read_bytes())
     return [task, *written]
 
 

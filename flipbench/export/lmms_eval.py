@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from flipbench.core.files import markdown_text, write_atomically
+from flipbench.core.files import atomic_file, markdown_text, write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item
@@ -69,8 +68,7 @@ def write_lmms_eval(
         Names and folders of models whose pixel limits the folder's README states.
     """
     task_folder = folder / export_name(benchmark)
-    task_folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(lmms_utils.__file__, task_folder / "utils.py")
+    write_atomically(task_folder / "utils.py", Path(lmms_utils.__file__).read_bytes())
     write_atomically(task_folder / "parsing.py", standalone_parser())
     written, groups = [], groups_of(benchmark)
     known = ["flipbench_item", *(["flipbench_group"] if groups else [])]
@@ -101,8 +99,7 @@ def write_lmms_eval(
         }
         task |= {function: f"!function utils.{function}" for function in _FUNCTIONS}
         path = task_folder / f"{name}.yaml"
-        path.write_text(_yaml(task))
-        written.append(path)
+        written.append(write_atomically(path, _yaml(task)))
     write_atomically(task_folder / "README.md", _readme(benchmark, written, models or {}))
     return written
 
@@ -175,7 +172,7 @@ def _write_parquet(
         {"item": original.id, "group": group} | _doc(item, benchmark.images)
         for item, original, group in zip(items, benchmark.originals, groups, strict=True)
     )
-    with pq.ParquetWriter(path, features.arrow_schema) as writer:
+    with atomic_file(path) as partial, pq.ParquetWriter(partial, features.arrow_schema) as writer:
         while batch := list(islice(rows, _ROWS_PER_GROUP)):
             writer.write_table(pa.Table.from_pylist(batch, schema=features.arrow_schema))
 

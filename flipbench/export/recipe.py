@@ -8,7 +8,6 @@ rebuild only redraws the images and asks no captioner or judge again.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +42,7 @@ def write_recipe(benchmark: PairedBenchmark, run: Run, folder: Path) -> list[Pat
     config = run.path / "config.yaml"
     if not config.exists():
         raise DataError(f"{run.path}: no config.yaml; 'flipbench generate' writes it")
-    out.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(config, out / "config.yaml")
+    write_atomically(out / "config.yaml", config.read_bytes())
     with Run(out) as recipe:
         for kind in _KINDS:
             known = recipe.ids(kind)
@@ -73,8 +71,8 @@ def write_recipe(benchmark: PairedBenchmark, run: Run, folder: Path) -> list[Pat
         if edit.caption_id in captions
     ]
     expected, note = out / EXPECTED, out / "README.md"
-    expected.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    note.write_text(_readme(benchmark, out.name, len(rows)), encoding="utf-8")
+    write_atomically(expected, "".join(json.dumps(row) + "\n" for row in rows))
+    write_atomically(note, _readme(benchmark, out.name, len(rows)))
     return [out / "config.yaml", expected, note]
 
 

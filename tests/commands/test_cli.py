@@ -129,17 +129,17 @@ def test_wrong_use_is_one_message_and_status_2(
     assert result.out == ""
 
 
-@pytest.mark.parametrize("filename", ["run/report/gap.png", None])
+@pytest.mark.parametrize("files", [["run/report/gap.png"], [], ["original.png", None, "copy.png"]])
 def test_an_error_of_the_disk_is_one_message(
-    flipbench: Flipbench, monkeypatch: pytest.MonkeyPatch, filename: str | None
+    flipbench: Flipbench, monkeypatch: pytest.MonkeyPatch, files: list[str | None]
 ) -> None:
     def full() -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), filename)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *files)
 
     monkeypatch.setattr(cli, "app", full)
     result = flipbench("evaluate")
     assert result.status == 2 and len(result.err.splitlines()) == 1
-    where = f"{filename}: " if filename else ""
+    where = f"{files[-1]}: " if files else ""
     assert f"flipbench: {where}cannot be read or written (No space left on device)" in result.err
 
 

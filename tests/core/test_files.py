@@ -103,5 +103,5 @@ def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path: Path) ->
     others = {".test.parquet.mine", ".test.parquet.0123456789", ".other.0123abcd", "test.parquet"}
     for name in (".test.parquet.0123abcd", *others):
         (tmp_path / name).write_text("half")
-    remove_partials(tmp_path / "test.parquet")
+    remove_partials(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == others

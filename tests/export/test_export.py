@@ -6,6 +6,7 @@ import ast
 import base64
 import io
 import json
+import resource
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ import yaml
 from PIL import Image
 
 from flipbench.benchmarks import JsonlSpec, TsvSpec, load_benchmark
+from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark, PictureChoice
 from flipbench.core.records import Item
@@ -222,3 +224,35 @@ def test_a_benchmark_s_description_is_kept(
     again = PairedBenchmark.load(tmp_path / "run" / "benchmark")
     assert again.exchangeable is False and again.made_by == {"seed": "0"}
     assert json.loads((tmp_path / "run" / "benchmark" / "benchmark.json").read_text())
+
+
+def to_recipe(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
+    run = Run(folder.parent / "run")
+    if not (run.path / "config.yaml").exists():
+        (run.path / "config.yaml").write_text("seed: 0\n" * 99)
+    return write_recipe(benchmark, run, folder)
+
+
+@pytest.mark.parametrize("write", [*FORMATS.values(), to_recipe], ids=[*FORMATS, "recipe"])
+def test_a_full_disk_leaves_every_exported_file_whole(
+    write: Callable[[PairedBenchmark, Path], list[Path]],
+    make: Callable[..., PairedBenchmark],
+    tmp_path: Path,
+) -> None:
+    benchmark, out = make([("red", "blue")] * 3, licence="cc0-1.0"), tmp_path / "out"
+
+    def content() -> dict[Path, bytes]:
+        return {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+    write(benchmark, out)
+    whole, limits = content(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    sizes = {len(data) for data in whole.values()} - {0}
+    assert sizes
+    for size in sizes:  # a different file is the first that is too large
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, limits[1]))
+        try:
+            with pytest.raises(DataError, match=str(out)):
+                write(benchmark, out)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert content() == whole
