@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from flipbench.core.errors import DataError
 from flipbench.core.files import plain_cell, spreadsheet_cell
 
-from ..effective_verdicts import join_reason, split_reason
+from ..effective_verdicts import ANSWERED_BLIND, join_reason, split_reason
 from .label_studio import read_tasks
 from .ledger import ImportedRow, Ledger, Refused
 from .pairs import REVIEW
@@ -23,17 +23,26 @@ MAX_NOTE = 2000
 
 @dataclass
 class ImportReport:
-    """Counts of an import: new and known verdicts, rows without a verdict; and its problems."""
+    """What an import found: new verdicts, of which some replace earlier ones, known ones, the rest.
+
+    ``n_other`` counts the verdicts of judges, rules and oracles, which are never imported.
+    """
 
     n_new: int = 0
+    n_replacing: int = 0
     n_known: int = 0
     n_empty: int = 0
+    n_other: int = 0
     problems: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         """Return one line for people."""
-        text = f"{self.n_new} new verdicts, {self.n_known} already known, {self.n_empty} rows"
-        return f"{text} without a person's verdict, {len(self.problems)} rows that do not fit"
+        replacing = f" ({self.n_replacing} in place of earlier ones)" if self.n_replacing else ""
+        others = f", {self.n_other} of judges and rules left out" if self.n_other else ""
+        return (
+            f"{self.n_new} new verdicts{replacing}, {self.n_known} already known{others},"
+            f" {self.n_empty} rows without a decision, {len(self.problems)} rows that do not fit"
+        )
 
 
 def export_csv(ledger: Ledger) -> str:
@@ -78,15 +87,17 @@ def read_rows(data: bytes, name: str, task: Task = REVIEW) -> tuple[list[Importe
         raise DataError(f"{name}: not UTF-8 ({error}); save it as 'CSV UTF-8'") from error
     if text.lstrip().startswith(("[", "{")):
         return read_tasks(text, name, task)
-    head = text.partition("\n")[0]
-    reader = csv.DictReader(io.StringIO(text), delimiter=";" if ";" in head else ",", strict=True)
+    lines = io.StringIO(text, newline=None)  # of Windows, Unix and old Macs
+    delimiter = max(",;\t", key=lines.readline().count)
+    lines.seek(0)
+    reader = csv.DictReader(lines, delimiter=delimiter, strict=True)
     needed = (*task.key_columns, "rater", task.label_column)
-    missing = [column for column in needed if column not in (reader.fieldnames or ())]
-    if missing:
-        raise DataError(f"{name}: no column {', '.join(missing)}; an export has them all")
     rows: list[ImportedRow] = []
     problems: list[str] = []
     try:
+        missing = [column for column in needed if column not in (reader.fieldnames or ())]
+        if missing:
+            raise DataError(f"{name}: no column {', '.join(missing)}; an export has them all")
         for cells in reader:
             row = {key: plain_cell(text or "") for key, text in cells.items() if key is not None}
             where = f"{name}:{reader.line_num}"
@@ -122,7 +133,8 @@ def import_rows(
     newest: dict[tuple[str, int], tuple[str, str]] = {}
     for row in rows:
         if not row.decision or row.rater_kind not in ("", "person"):
-            report.n_empty += 1
+            report.n_empty += not row.decision
+            report.n_other += bool(row.decision)
             continue
         try:
             rater, position, verdict = _fit(ledger, row)
@@ -137,6 +149,8 @@ def import_rows(
         if newest.get((rater, position), known) == (verdict.decision, verdict.reason):
             report.n_known += 1
             continue
+        earlier = answered is not None and answered.reason != ANSWERED_BLIND
+        report.n_replacing += earlier or (rater, position) in newest
         newest[rater, position] = verdict.decision, verdict.reason
         new.append((rater, position, verdict))
     if report.problems and not new and not report.n_known:
@@ -155,12 +169,13 @@ def _fit(ledger: Ledger, row: ImportedRow) -> tuple[str, int, RaterVerdict]:
     if decision not in task.values:
         column = task.label_column
         raise Refused(f"{column} {row.decision!r} is none of {', '.join(task.values)}")
-    if row.reason and row.reason not in task.reasons:
+    why = row.reason.strip().lower()
+    if why and why not in task.reasons:
         raise Refused(f"reason {row.reason!r} is none of {', '.join(task.reasons) or 'these'}")
     seconds = row.seconds
     if seconds is not None and not (math.isfinite(seconds) and seconds >= 0):
         raise Refused(f"{seconds} is not a valid number of seconds")
-    reason = join_reason(row.reason, _plain(row.note))
+    reason = join_reason(why, _plain(row.note))
     blind_answer = _plain(row.blind_answer) or None
     verdict = RaterVerdict(0, "person", decision, reason, blind_answer, seconds)
     return ledger.reviewer(row.rater), position, verdict
@@ -190,8 +205,15 @@ def _row(cells: dict[str, str], where: str, task: Task) -> ImportedRow:
         reason=cells.get("reason", ""),
         note=cells.get("note", ""),
         blind_answer=cells.get("blind_answer", ""),
-        seconds=float(cells["seconds"].replace(",", ".")) if cells.get("seconds") else None,
+        seconds=_seconds(cells.get("seconds", "")),
     )
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        return float(text.replace(",", ".")) if text else None
+    except ValueError:
+        raise ValueError(f"seconds {text!r} is not a number") from None
 
 
 def _plain(text: str) -> str:

@@ -98,6 +98,10 @@ def read_tasks(text: str, name: str, task: Task) -> tuple[list[ImportedRow], lis
         raise DataError(f"{name}: not JSON ({error})") from error
     if not isinstance(tasks, list):
         raise DataError(f"{name}: not a list of tasks; export from Label Studio as JSON")
+    if tasks and not any(isinstance(each, dict) and "data" in each for each in tasks):
+        raise DataError(
+            f"{name}: no task has 'data'; export from Label Studio as JSON, not JSON-MIN"
+        )
     rows: list[ImportedRow] = []
     problems: list[str] = []
     for number, annotated in enumerate(tasks, 1):

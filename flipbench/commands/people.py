@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -23,6 +25,10 @@ from flipbench.commands import (
 )
 from flipbench.core.errors import ConfigError
 
+if TYPE_CHECKING:
+    from flipbench.filters.review.exchange import ImportReport
+
+_SHOWN = 20
 Host = Annotated[str, typer.Option(help="another address than loopback needs a token")]
 Port = Annotated[int, typer.Option(min=0, max=65535)]
 Export = Annotated[
@@ -60,9 +66,7 @@ def review(
         raise ConfigError("--import is for a file's verdicts alone: not with --export, --doubtful")
     if import_:
         report = import_verdicts(run, import_)
-        say(f"{report}, in {run}")
-        say_next(_with_verdicts(run))
-        raise typer.Exit(1 if report.problems else 0)
+        raise typer.Exit(_say_import(report, run, _with_verdicts(run)))
     edit_ids = read_doubtful(run / FOLDER / "reasons.csv") if doubtful else None
     if doubtful and not edit_ids:
         raise typer.Exit(say("no pair is doubtful: nothing to review"))
@@ -73,6 +77,16 @@ def review(
         raise typer.Exit(say_next({back: "reads the verdicts that people filled in"}))
     serve_review(run, host=host, port=port, token=_token(), blind=blind, edit_ids=edit_ids)
     say_next(_with_verdicts(run))
+
+
+def _say_import(report: ImportReport, run: Path, then: Mapping[str, str]) -> int:
+    say(f"{report}, in {run}")
+    for problem in report.problems[:_SHOWN]:
+        print(f"left out: {problem}", file=sys.stderr)
+    if len(report.problems) > _SHOWN:
+        print(f"... and {len(report.problems) - _SHOWN} more", file=sys.stderr)
+    say_next(then)
+    return 1 if report.problems else 0
 
 
 def _with_verdicts(run: Path) -> dict[str, str]:
@@ -112,9 +126,7 @@ def adjudicate(
     then = {again("adjudicate", "--agreement"): "labels, kappa and tables"}
     if import_:
         report = import_verdicts(run.path, import_, ADJUDICATION)
-        say(f"{report}, in {run.path}")
-        say_next(then)
-        raise typer.Exit(1 if report.problems else 0)
+        raise typer.Exit(_say_import(report, run.path, then))
     if export:
         n_pairs = export_verdicts(run.path, export, task=ADJUDICATION)
         say(f"{n_pairs:,} pairs with their labels in {export}")

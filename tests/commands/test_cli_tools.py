@@ -53,7 +53,15 @@ def test_verdicts_are_exported_and_imported_as_csv(flipbench: Flipbench, config:
     out = flipbench("review", run, "--export", "verdicts.csv")
     assert out.status == 0 and Path("verdicts.csv").exists(), out.err
     back = flipbench("review", run, "--import", "verdicts.csv")
-    assert back.status in (0, 1) and back.out, back.err
+    assert back.status == 0 and "3 rows without a decision" in back.out, back.err
+    with Path("verdicts.csv").open(encoding="utf-8-sig") as file:
+        rows = [row for row in csv.DictReader(file) if not row["rater"]]
+    for row, decision in zip(rows, ("keep", "kep", "keep"), strict=True):
+        row |= {"rater": "ann", "decision": decision}
+    Path("filled.csv").write_text(records_csv(rows))
+    some = flipbench("review", run, "--import", "filled.csv")
+    assert some.status == 1 and "2 new verdicts" in some.out
+    assert "left out: filled.csv:3: decision 'kep' is none of" in some.err
     missing = flipbench("review", "nowhere", "--export", "v.csv")
     assert missing.status == 2 and "nowhere" in missing.err
 

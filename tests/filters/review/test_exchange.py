@@ -97,13 +97,30 @@ def test_undecided_pairs_have_an_empty_row(open_run: Any) -> None:
     assert empty == [f"discs {number:04d}" for number in range(2, 8)]
 
 
-def test_a_spreadsheet_with_semicolons_is_read(open_run: Any) -> None:
+@pytest.mark.parametrize("line_end", ["\r\n", "\n", "\r"])
+@pytest.mark.parametrize("delimiter", [",", ";", "\t"])
+def test_what_a_spreadsheet_saves_is_read(open_run: Any, delimiter: str, line_end: str) -> None:
     ledger = open_run("mine")
     pair = ledger.pairs[3]
-    text = "edit_id;image_sha256;rater;decision;seconds\r\n"
-    text += f"{pair.edit_id};{pair.edited.sha256};Dora;Keep;2,5\r\n"
-    assert import_rows(ledger, *read_rows(text.encode(), "x.csv")).n_new == 1
-    assert ledger.verdicts(3)["Dora"].seconds == 2.5
+    head = ("edit_id", "image_sha256", "rater", "decision", "reason", "note", "seconds")
+    row = (pair.edit_id, pair.edited.sha256, "Dora", "Reject", "Ambiguous", '"a;b\tc,"', '"2,5"')
+    text = line_end.join(delimiter.join(cells) for cells in (head, row, ()))
+    report = import_rows(ledger, *read_rows(text.encode(), "x.csv"))
+    assert (report.n_new, report.problems) == (1, [])
+    assert ledger.verdicts(3)["Dora"][2:] == ("reject", "ambiguous: a;b c,", None, 2.5)
+
+
+def test_an_import_says_what_it_replaces_and_leaves_out(open_run: Any) -> None:
+    ledger = reviewed(open_run("mine"))
+    old = export_csv(ledger)
+    ledger.decide("anna", 0, "unsure")  # on the page, after the export
+    report = import_rows(ledger, *read_rows(old.encode(), "old.csv"))
+    counts = (report.n_new, report.n_replacing, report.n_known, report.n_other, report.n_empty)
+    assert counts == (1, 1, 2, 8, 6)
+    assert str(report) == (
+        "1 new verdicts (1 in place of earlier ones), 2 already known, 8 of judges and rules left"
+        " out, 6 rows without a decision, 0 rows that do not fit"
+    )
 
 
 def test_bad_rows_are_named_and_the_rest_imported(open_run: Any) -> None:
@@ -127,7 +144,7 @@ def test_bad_rows_are_named_and_the_rest_imported(open_run: Any) -> None:
     problems = "\n".join(report.problems)
     for message in (":3: edit", "another hash", ":4:", "not in this run", "'perhaps'", "a judge"):
         assert message in problems
-    assert "'ugly'" in problems and "x.csv:9: could not convert" in problems
+    assert "'ugly'" in problems and "x.csv:9: seconds 'soon' is not a number" in problems
 
 
 def test_an_import_of_another_run_is_refused(open_run: Any, tmp_path: Path) -> None:
@@ -144,7 +161,9 @@ def test_an_import_of_another_run_is_refused(open_run: Any, tmp_path: Path) -> N
     [
         (b"rater,decision\na,keep\n", "no column edit_id"),
         (b"\xff\xfe\x00", "not UTF-8"),
+        (b'edit_id,"image_sha256', "not CSV"),
         (b"[1, 2", "not JSON"),
+        (b'[{"id": 1, "decision": "keep"}]', "not JSON-MIN"),
         (b'{"tasks": []}', "not a list"),
         (b'edit_id,image_sha256,rater,decision\n"a,b', "not CSV"),
         (b"", "no column"),
