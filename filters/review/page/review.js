@@ -291,20 +291,25 @@ document.addEventListener("keydown", (event) => {
   action();
 });
 
+function onClick(button, action) {
+  // the second click of a double click would decide on the next pair, which nobody has seen
+  button.addEventListener("click", ({ detail }) => detail < 2 && action());
+}
+
 for (const button of document.querySelectorAll("[data-decision]")) {
-  button.addEventListener("click", () => choose(button.dataset.decision));
+  onClick(button, () => choose(button.dataset.decision));
 }
 if (settings.reasons.length) {
   settings.reasons.forEach((reason, index) => {
     const button = element("button");
     button.type = "button";
     button.append(element("kbd", String(index + 1)), " ", element("span", reason));
-    button.addEventListener("click", () => decide(pending ?? doubt.value, reason));
+    onClick(button, () => decide(pending ?? doubt.value, reason));
     $("reasons").append(button);
   });
   const none = element("button", "no reason", "none");
   none.type = "button";
-  none.addEventListener("click", () => pending && decide(pending));
+  onClick(none, () => pending && decide(pending));
   $("reasons").append(none);
 }
 

@@ -178,6 +178,19 @@ def test_a_note_a_caption_and_a_changed_mind(serve: Any, visit: Visit) -> None:
     ]
 
 
+def test_a_double_click_decides_on_one_pair(serve: Any, visit: Visit) -> None:
+    served = serve()
+    page = visit(served.address)
+    for number, name in enumerate(["Keep", "1 wrong answer"], 1):
+        page.get_by_role("button", name=name).dblclick(delay=40)
+        page.wait_for_selector(f"body[data-shown='{number}']:not(.busy)")
+        page.wait_for_timeout(300)  # what a second verdict would take
+        assert (shown(page), len(served.verdicts)) == (str(number), number)
+    page.get_by_role("button", name="Reject").dblclick(delay=40)
+    assert page.locator(".decide.pending").is_visible()  # it waits for a reason
+    assert len(served.verdicts) == 2
+
+
 def test_pictures_share_one_scale_and_one_zoom(serve: Any, visit: Visit) -> None:
     served = serve()
     page = visit(served.address + "?show=all&pair=5")
