@@ -94,13 +94,16 @@ class EditedPair:
 
     def facts(self) -> dict[str, Any]:
         """Return item, question, options, answers and caption."""
+        answer = f"New answer: {self.new_text} (before: {self.old_text})"
+        if self.options:
+            answer += f". Options: {'; '.join(self.options)}"
         return {
             "item": self.item,
             "category": self.category,
             "question": self.question,
             **({"redrawn": self.place} if self.place else {}),
             "options": list(self.options),
-            "answer": f"New answer: {self.new_text} (before: {self.old_text})",
+            "answer": answer,
             "old_answer": self.old_text,
             "new_answer": self.new_text,
             "caption": self.caption,

@@ -72,11 +72,22 @@ def review(
         raise typer.Exit(say("no pair is doubtful: nothing to review"))
     if export:
         n_pairs = export_verdicts(run, export, edit_ids)
-        say(f"{n_pairs:,} pairs with their verdicts in {export}")
-        back = command_line("review", run, "--import", export)
+        say(f"{n_pairs:,} pairs with their verdicts in {export}{_labelling(export)}")
+        back = command_line("review", run, "--import", _filled(export))
         raise typer.Exit(say_next({back: "reads the verdicts that people filled in"}))
     serve_review(run, host=host, port=port, token=_token(), blind=blind, edit_ids=edit_ids)
     say_next(_with_verdicts(run))
+
+
+def _labelling(export: Path) -> str:
+    if export.suffix != ".json":
+        return ""
+    return f", their labelling configuration for Label Studio in {export.with_suffix('.xml')}"
+
+
+def _filled(export: Path) -> Path:
+    """Return the file to import: people fill in the table, but Label Studio exports a new file."""
+    return Path("EXPORTED.json") if export.suffix == ".json" else export
 
 
 def _say_import(report: ImportReport, run: Path, then: Mapping[str, str]) -> int:
@@ -129,8 +140,8 @@ def adjudicate(
         raise typer.Exit(_say_import(report, run.path, then))
     if export:
         n_pairs = export_verdicts(run.path, export, task=ADJUDICATION)
-        say(f"{n_pairs:,} pairs with their labels in {export}")
-        back = again("adjudicate", "--import", str(export))
+        say(f"{n_pairs:,} pairs with their labels in {export}{_labelling(export)}")
+        back = again("adjudicate", "--import", str(_filled(export)))
         raise typer.Exit(say_next({back: "reads the labels that people filled in"}))
     serve_review(run.path, host=host, port=port, token=_token(), task=ADJUDICATION)
     say_next(then)

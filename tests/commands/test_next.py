@@ -50,6 +50,9 @@ def test_each_command_ends_with_the_next_on_the_same_configuration(
     assert next_commands(flipbench("show", config, "pairs.png", "seed=3")) == [["review", "runs/x"]]
     (again,) = next_commands(flipbench("review", "runs/x", "--export", "v.csv"))
     assert again == ["review", "runs/x", "--import", "v.csv"]
+    tasks = flipbench("review", "runs/x", "--export", "v.json")
+    assert next_commands(tasks) == [["review", "runs/x", "--import", "EXPORTED.json"]]
+    assert "v.json, their labelling configuration for Label Studio in v.xml" in tasks.out
     assert next_commands(flipbench(*again))[0][0] == "filter"
 
 

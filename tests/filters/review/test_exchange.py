@@ -192,6 +192,7 @@ def test_tasks_match_the_labelling_configuration(open_run: Any) -> None:
     assert choices["reason"] == set(REASONS)
     for task in json.loads(export_tasks(reviewed(open_run("mine")))):
         assert values <= set(task["data"])
+        assert all(option in task["data"]["answer"] for option in task["data"]["options"])
         for verdict in (*task["annotations"], *task["predictions"]):
             for result in verdict["result"]:
                 tag = named[result["from_name"]]
