@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
@@ -35,7 +35,7 @@ _BROWSER_FORMATS = {"png", "jpg", "webp", "gif", "bmp"}
 _TYPES = {"css": "text/css", "js": "text/javascript"}
 _POSITION = re.compile(r"[0-9]{1,9}")
 Body = TypeVar("Body", bound=BaseModel)
-Text = Annotated[str, Field(max_length=MAX_NOTE)]
+Text = Annotated[str, StringConstraints(strip_whitespace=True, max_length=MAX_NOTE)]
 
 
 class _Body(BaseModel):
@@ -60,7 +60,7 @@ class VerdictBody(_PairBody):
 class AnswerBody(_PairBody):
     """A reviewer's answer before the new answer is shown."""
 
-    answer: Annotated[str, Field(min_length=1, max_length=MAX_NOTE)]
+    answer: Annotated[Text, Field(min_length=1)]
 
 
 class ReviewApp:
@@ -182,7 +182,7 @@ class ReviewApp:
 
         def work() -> dict[str, Any]:
             reviewer, position = self._place(body.reviewer, body.key)
-            self.ledger.answer_blind(reviewer, position, body.answer.strip(), body.seconds)
+            self.ledger.answer_blind(reviewer, position, body.answer, body.seconds)
             return self.viewer.view(position, reviewer)
 
         return JSONResponse(await run_in_threadpool(work))
@@ -268,7 +268,12 @@ def make_app(review: ReviewApp, token: str | None = None) -> Starlette:
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, token=token)],
-        exception_handlers={Refused: _refused, ValidationError: _invalid, DataError: _failed},
+        exception_handlers={
+            Refused: _refused,
+            ValidationError: _invalid,
+            DataError: _failed,
+            ClientDisconnect: lambda *_: _error(400, "the request ends early"),
+        },
         max_body_size=MAX_BODY,
     )
 
@@ -288,7 +293,8 @@ def _refused(_: Request, error: Exception) -> Response:
 def _invalid(_: Request, error: Exception) -> Response:
     assert isinstance(error, ValidationError)
     first = error.errors()[0]
-    return _error(400, f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+    where = ".".join(map(str, first["loc"])) or "the request"
+    return _error(400, f"{where}: {first['msg']}")
 
 
 def _failed(_: Request, error: Exception) -> Response:

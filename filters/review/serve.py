@@ -89,7 +89,8 @@ def serve_review(
         )
         address = _address(host, listener, token)
         print(f"{title}, open {address} (stop with Ctrl+C)", flush=True)
-        uvicorn.Server(config).run(sockets=[listener])
+        with contextlib.suppress(KeyboardInterrupt):  # which is how a review ends
+            uvicorn.Server(config).run(sockets=[listener])
 
 
 def export_verdicts(

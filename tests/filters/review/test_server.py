@@ -6,6 +6,7 @@ import http.client
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -334,6 +335,37 @@ def test_blind_verdicts_need_an_answer(serve: Any) -> None:
     assert status == 200 and reply["new_text"] == "green"
     assert client.decide(pair, "anna")[0] == 200
     assert client.decide(pair, "ben")[0] == 409
+
+
+def test_an_empty_answer_is_no_answer(serve: Any) -> None:
+    served = serve(blind=True)
+    client = Client(served.address)
+    place = {"reviewer": "anna", "key": pairs_of(client, "anna", 1)[0]["key"]}
+    for blank in ("", " \n"):
+        status, reply, _ = client.ask("/api/answers", place | {"answer": blank})
+        assert (status, reply["error"][:7]) == (400, "answer:")
+    assert served.verdicts == []
+
+
+def test_ctrl_c_ends_a_review_with_the_next_command(discs: Path, tmp_path: Path) -> None:
+    run = Path(shutil.copytree(discs, tmp_path / "run"))
+    command = [sys.executable, "-m", "flipbench.cli", "review", str(run), "--port", "0"]
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as server:
+        assert server.stdout
+        address = re.search("http://[^ ]+", server.stdout.readline())
+        assert address
+        client = Client(address[0])
+        with socket.create_connection(("127.0.0.1", client.port)) as lost:
+            lost.sendall(
+                b"POST /api/undo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"
+            )
+        assert client.decide(pairs_of(client, "anna", 1)[0], "anna")[0] == 200
+        server.send_signal(signal.SIGINT)
+        _, messages = server.communicate(timeout=30)
+    assert server.returncode == 0
+    assert messages == (
+        f"Next:\n  flipbench filter {run}/config.yaml  # keeps the pairs by these verdicts\n"
+    )
 
 
 def test_blind_means_blind_on_the_server(serve: Any) -> None:
