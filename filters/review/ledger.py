@@ -21,6 +21,7 @@ SHOW = ("undecided", "disagreement", "all")
 
 Judges = Literal["", "keep", "doubt"]
 MAX_NAME = 60
+_RESERVED = {"people", "policy"}  # in tables of agreement: everybody together, and what was kept
 
 
 class Refused(DataError):
@@ -81,11 +82,13 @@ class Ledger:
         Raises
         ------
         Refused
-            If the name is empty, too long, not printable, or a judge's or rule's.
+            If the name is empty, too long, not printable, reserved, or a judge's or rule's.
         """
         name = " ".join(unicodedata.normalize("NFC", name).split())
         if not name or len(name) > MAX_NAME or not name.isprintable():
             raise Refused(f"a reviewer's name has 1 to {MAX_NAME} printable characters")
+        if name.casefold() in _RESERVED:
+            raise Refused(f"{name!r} has another meaning in tables of agreement; choose another")
         if name.casefold() in {other.casefold() for other in self.judges}:
             raise Refused(f"{name!r} is the name of a judge or a rule; choose another")
         with self._lock:

@@ -190,7 +190,7 @@ def test_queues_can_be_filtered(ledger: Ledger) -> None:
 def test_reviewer_names_are_normalised(run: Run, ledger: Ledger) -> None:
     ledger.decide(ledger.reviewer("  Zoe\u0308  K. "), 0, "keep")
     assert ledger.reviewer("zo\u00eb k.") == "Zo\u00eb K."  # a phone writes the first letter large
-    for wrong in ("", "  ", "x" * 61, "a\x07b", "\ud800", "Test Judge"):
+    for wrong in ("", "  ", "x" * 61, "a\x07b", "\ud800", "Test Judge", "People", "policy"):
         with pytest.raises(Refused):
             ledger.reviewer(wrong)
 
