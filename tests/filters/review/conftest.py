@@ -1,15 +1,18 @@
-"""A review page on loopback for each test."""
+"""A review page on loopback for each test, and who connects to it: programs and browsers."""
 
 from __future__ import annotations
 
+import http.client
+import json
 import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
@@ -20,8 +23,11 @@ from flipbench.filters.review.app import ReviewApp, make_app
 from flipbench.filters.review.ledger import Ledger
 from flipbench.filters.review.pairs import REVIEW
 from flipbench.filters.review.task import Task
+from tests.fixtures.browser import OpenPage
 from tests.fixtures.edited_run import edited_run
 from tests.fixtures.flagged_run import flagged_run
+
+Visit = Callable[..., Any]
 
 
 @dataclass
@@ -92,3 +98,51 @@ def serve(discs: Path, flagged: Path, tmp_path: Path) -> Iterator[Callable[..., 
     for page in pages:
         page.stop()
         page.run.close()
+
+
+class Client:
+    """One connection to a server."""
+
+    def __init__(self, address: str) -> None:
+        parts = urlsplit(address)
+        self.port = parts.port
+        self.connection = http.client.HTTPConnection("127.0.0.1", parts.port, timeout=60)
+
+    def ask(
+        self,
+        path: str,
+        body: Mapping[str, Any] | bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> tuple[int, Any, http.client.HTTPResponse]:
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        self.connection.request("GET" if data is None else "POST", path, data, dict(headers or {}))
+        response = self.connection.getresponse()
+        text = response.read()
+        if response.headers.get_content_type() == "application/json":
+            return response.status, json.loads(text), response
+        return response.status, text, response
+
+    def get(self, path: str, **headers: str) -> tuple[int, Any]:
+        return self.ask(path, None, {k.replace("_", "-"): v for k, v in headers.items()})[:2]
+
+    def decide(self, pair: Mapping[str, Any], reviewer: str, **fields: Any) -> tuple[int, Any]:
+        body = {"reviewer": reviewer, "decision": "keep", "key": pair["key"]} | fields
+        return self.ask("/api/verdicts", body)[:2]
+
+
+def pairs_of(client: Client, reviewer: str, n: int) -> list[dict[str, Any]]:
+    return [client.get(f"/api/pairs/{position}?reviewer={reviewer}")[1] for position in range(n)]
+
+
+@pytest.fixture
+def visit(open_page: OpenPage) -> Visit:
+    """Open the review page as a named reviewer."""
+
+    def visit_as(address: str, name: str = "anna", **settings: Any) -> Any:
+        page = open_page(address, **{"viewport": {"width": 1280, "height": 800}} | settings)
+        page.get_by_label("Your name").fill(name)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("body[data-shown]")
+        return page
+
+    return visit_as

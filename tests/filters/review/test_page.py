@@ -4,31 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from flipbench.filters.effective_verdicts import ANSWERED_BLIND, effective_verdicts
-from tests.filters.review.conftest import Page
-from tests.fixtures.browser import OpenPage, accessibility_violations
+from tests.filters.review.conftest import Page, Visit
+from tests.fixtures.browser import accessibility_violations
 from tests.fixtures.edited_run import EVIL
-
-Visit = Callable[..., Any]
-
-
-@pytest.fixture
-def visit(open_page: OpenPage) -> Visit:
-    """Open the review page as a named reviewer."""
-
-    def visit_as(address: str, name: str = "anna", **settings: Any) -> Any:
-        page = open_page(address, **{"viewport": {"width": 1280, "height": 800}} | settings)
-        page.get_by_label("Your name").fill(name)
-        page.keyboard.press("Enter")
-        page.wait_for_selector("body[data-shown]")
-        return page
-
-    return visit_as
 
 
 def shown(page: Any) -> str:

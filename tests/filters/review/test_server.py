@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from flipbench.core.run import Run
 from flipbench.filters.review.ledger import Ledger
 from flipbench.filters.review.pairs import edited_pairs
 from flipbench.filters.review.serve import import_verdicts, serve_review
+from tests.filters.review.conftest import Client, pairs_of
 from tests.fixtures.edited_run import edited_run
 
 pytestmark = pytest.mark.slow
@@ -37,36 +38,6 @@ import json, sys
 from flipbench.filters.review.serve import serve_review
 serve_review(sys.argv[1], **json.loads(sys.argv[2]))
 """
-
-
-class Client:
-    """One connection to a server."""
-
-    def __init__(self, address: str) -> None:
-        parts = urlsplit(address)
-        self.port = parts.port
-        self.connection = http.client.HTTPConnection("127.0.0.1", parts.port, timeout=60)
-
-    def ask(
-        self,
-        path: str,
-        body: Mapping[str, Any] | bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> tuple[int, Any, http.client.HTTPResponse]:
-        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        self.connection.request("GET" if data is None else "POST", path, data, dict(headers or {}))
-        response = self.connection.getresponse()
-        text = response.read()
-        if response.headers.get_content_type() == "application/json":
-            return response.status, json.loads(text), response
-        return response.status, text, response
-
-    def get(self, path: str, **headers: str) -> tuple[int, Any]:
-        return self.ask(path, None, {k.replace("_", "-"): v for k, v in headers.items()})[:2]
-
-    def decide(self, pair: Mapping[str, Any], reviewer: str, **fields: Any) -> tuple[int, Any]:
-        body = {"reviewer": reviewer, "decision": "keep", "key": pair["key"]} | fields
-        return self.ask("/api/verdicts", body)[:2]
 
 
 @contextmanager
@@ -86,10 +57,6 @@ def process(run: Path, **settings: Any) -> Iterator[tuple[str, subprocess.Popen[
 @pytest.fixture
 def client(serve: Any) -> Client:
     return Client(serve().address)
-
-
-def pairs_of(client: Client, reviewer: str, n: int) -> list[dict[str, Any]]:
-    return [client.get(f"/api/pairs/{position}?reviewer={reviewer}")[1] for position in range(n)]
 
 
 def test_a_kill_loses_no_verdict_that_was_acknowledged(discs: Path, tmp_path: Path) -> None:
