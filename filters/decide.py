@@ -74,6 +74,9 @@ def verdicts_on(candidate: Candidate, index: VerdictIndex) -> list[Verdict]:
 def decide(candidate: Candidate, index: VerdictIndex, policy: Policy, raters: Raters) -> Ruling:
     """Return the ruling on one edited candidate.
 
+    An edited image that is the original byte for byte is never kept, whoever keeps it: the two
+    would not be a pair.
+
     Raises
     ------
     DataError
@@ -81,22 +84,10 @@ def decide(candidate: Candidate, index: VerdictIndex, policy: Policy, raters: Ra
     """
     if candidate.edit is None:
         raise DataError(f"{candidate.subject}: there is no edited image to decide on")
-    verdicts = verdicts_on(candidate, index)
-    objections = _objections(verdicts, raters)
-    for verdict, slug in objections:
-        if slug in policy.absolute_rules:
-            return _by_rule(candidate, verdict, slug)
-    people = _people(verdicts, policy)
-    if people and policy.people in ("override", "require"):
-        return _by_people(candidate, people, policy)
-    for verdict, slug in objections:
-        return _by_rule(candidate, verdict, slug)
-    missing = [rater for rater in raters.rules if not any(v.rater == rater for v in verdicts)]
-    if missing:
-        return Ruling(candidate, "unsure", "a rule could not be applied", tuple(missing))
-    if policy.people == "require":
-        return Ruling(candidate, "unsure", "no person has looked")
-    return _by_judges(candidate, verdicts, people, policy, raters)
+    ruling = _ruling(candidate, verdicts_on(candidate, index), policy, raters)
+    if ruling.kept and not candidate.is_redrawn:
+        return Ruling(candidate, "reject", "the edited image is the original, byte for byte")
+    return ruling
 
 
 def tally(decisions: Sequence[Decision | None], vote: Vote) -> Decision:
@@ -129,6 +120,26 @@ def effective_decision(verdict: Verdict, candidate: Candidate, policy: Policy) -
     if is_new is None:
         return "unsure"
     return "keep" if is_new else "reject"
+
+
+def _ruling(
+    candidate: Candidate, verdicts: Sequence[Verdict], policy: Policy, raters: Raters
+) -> Ruling:
+    objections = _objections(verdicts, raters)
+    for verdict, slug in objections:
+        if slug in policy.absolute_rules:
+            return _by_rule(candidate, verdict, slug)
+    people = _people(verdicts, policy)
+    if people and policy.people in ("override", "require"):
+        return _by_people(candidate, people, policy)
+    for verdict, slug in objections:
+        return _by_rule(candidate, verdict, slug)
+    missing = [rater for rater in raters.rules if not any(v.rater == rater for v in verdicts)]
+    if missing:
+        return Ruling(candidate, "unsure", "a rule could not be applied", tuple(missing))
+    if policy.people == "require":
+        return Ruling(candidate, "unsure", "no person has looked")
+    return _by_judges(candidate, verdicts, people, policy, raters)
 
 
 def _people(verdicts: Sequence[Verdict], policy: Policy) -> list[Verdict]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -333,8 +334,11 @@ def show(
     if edits:
         edit_sheet(filtered_in(run) or edited_in(run), run.read(Verdict), run.images, out, pairs)
     elif not assembly.benchmark_folder.exists() and (edited := edited_in(run)):
-        unjudged = tuple(candidate.pair(UNJUDGED) for candidate in edited)
-        contact_sheet(PairedBenchmark("", unjudged, run.images, {}), out, pairs)
+        redrawn = [candidate.pair(UNJUDGED) for candidate in edited if candidate.is_redrawn]
+        if n_same := len(edited) - len(redrawn):
+            left_out = f"{n_same} of {len(edited)} edited images, the originals byte for byte"
+            print(f"not shown: {left_out}; --edits shows them", file=sys.stderr)
+        contact_sheet(PairedBenchmark("", tuple(redrawn), run.images, {}), out, pairs)
     else:
         contact_sheet(assembly.pairs, out, pairs)
     say(str(out))

@@ -335,6 +335,11 @@ class Candidate:
         images, at = self.item.images, self.picture
         return (*images[:at], self.edit.image, *images[at + 1 :])
 
+    @property
+    def is_redrawn(self) -> bool:
+        """Whether there is an edited image, and it is not the original byte for byte."""
+        return self.edit is not None and self.perturbed_images != self.item.images
+
     def pair(self, verdict: str = "keep") -> Pair:
         """Return the pair.
 

@@ -25,10 +25,22 @@ _Shown = TypeVar("_Shown")
 
 
 def contact_sheet(benchmark: PairedBenchmark, path: Path, n_pairs: int = 6) -> None:
-    """Draw pairs from all categories, three to a row, into a .png, .svg or .pdf file."""
+    """Draw pairs from all categories, three to a row, into a .png, .svg or .pdf file.
+
+    Raises
+    ------
+    DataError
+        If there are none.
+    ConfigError
+        If the file's name ends in something else.
+    """
     from matplotlib.figure import Figure
 
     _check_suffix(path)
+    if not benchmark.pairs:
+        raise DataError(
+            "there are no pairs to show; 'flipbench show --edits' shows edits and verdicts"
+        )
     pairs = _spread(benchmark.pairs, n_pairs, lambda pair: pair.original)
     sides = [{"original": pair.original, "perturbed": pair.perturbed} for pair in pairs]
     shown = [{side: item.images[_first_changed(pair, item)] for side, item in both.items()}

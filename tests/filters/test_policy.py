@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,22 @@ def test_people_can_overrule_rules_about_visible_defects() -> None:
     assert rule(Policy(absolute_rules=()), size, say("ann", "keep")).kept
     stale = say("rule unchanged 99", "reject")
     assert rule(Policy(), stale, **judges).kept  # of another threshold
+
+
+def test_nobody_can_keep_an_edit_that_is_its_original() -> None:
+    same = replace(CANDIDATE, edit=EDIT.revised(image=CANDIDATE.item.images[0]))
+    assert same.edit is not None
+    ann = Verdict(
+        edit_id=same.edit.id,
+        image_sha256=same.edit.image.sha256,
+        rater="ann",
+        rater_kind="person",
+        decision="keep",
+    )
+    for verdicts, policy in (([ann], Policy()), ([], Policy(unjudged="keep"))):
+        ruling = decide(same, index_verdicts(verdicts), policy, Raters())
+        assert ruling.decision == "reject"
+        assert ruling.loss == "the edited image is the original, byte for byte"
 
 
 def test_a_rule_alone_never_keeps_a_pair() -> None:
