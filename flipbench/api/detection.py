@@ -220,8 +220,8 @@ def detect(
     Raises
     ------
     ConfigError
-        If a detector is unknown, a model cannot be asked in this way, or a reference is the
-        model itself.
+        If a detector is unknown, a model cannot be asked in this way, a reference is the model
+        itself, or ``run`` is one in which pairs were made.
     DataError, PrerequisiteError
         If pairs or weights cannot be read, or a server or an optional package is missing.
 

@@ -41,6 +41,7 @@ from flipbench.pipelines.evaluation import ask_and_score, diagnose_all, follow_u
 from flipbench.prompting.prompts import PromptSettings
 
 _FAMILY = "detect"
+_YAML = (".yaml", ".yml")
 _GENERIC_NAMES = re.compile(r"(epoch|checkpoint|step)[-_]?\d+|final|merged|adapter|model", re.I)
 
 Model = str | Path | VLM
@@ -79,7 +80,7 @@ class DetectionSettings:
             benchmark = replace(pairs, pairs=pairs.pairs[:limit]) if limit else pairs
         else:
             benchmark = read_paired(where := Path(pairs), limit)
-            config = load_config(where).evaluate if _is_config(where) else config
+            config = load_config(where).evaluate if where.suffix in _YAML else config
         if self.diagnose:
             config = config.model_copy(update={"diagnose": True})
         return benchmark.as_judged_by(self.judged_by), config
@@ -129,7 +130,7 @@ class Detection:
 
 def read_paired(where: Path, limit: int | None = None) -> PairedBenchmark:
     """Read a paired benchmark; see `flipbench.load_pairs`."""
-    if _is_config(where):
+    if where.suffix in _YAML:
         where = load_config(where).run
     inside = where / "benchmark"
     benchmark = PairedBenchmark.load(inside if inside.is_dir() else where)
@@ -201,6 +202,10 @@ def plan(settings: DetectionSettings) -> Detection:
             selected.append(detector_name)
     named = asked if isinstance(asked, str) else asked.name
     run = Run(settings.run or default_run(named, benchmark))
+    if (run.path / "benchmark").is_dir():
+        raise ConfigError(
+            f"{run.path}: its page is about the pairs made here; choose another --out"
+        )
     return Detection(
         benchmark=benchmark,
         subject=subject,
@@ -212,10 +217,6 @@ def plan(settings: DetectionSettings) -> Detection:
         options=StageOptions(batch_size=settings.batch_size, progress=settings.progress),
         command=settings.command,
     )
-
-
-def _is_config(where: Path) -> bool:
-    return where.suffix in (".yaml", ".yml")
 
 
 def _resolved(

@@ -216,6 +216,7 @@ def test_wrong_use_is_reported_in_one_message(flipbench: Any, pairs: Path, tmp_p
         (["--benchmark", "nowhere"], "not a paired benchmark"),
         (["--model", "shapes:lava"], "no such packaged model"),
         (["--reference", "shapes:lava"], "no such packaged model"),
+        (["--out", pairs], "choose another --out"),
     ):
         status, out, error = flipbench(*given, *more)
         assert (status, out) == (2, "") and message in error and len(error.splitlines()) <= 2, more
