@@ -58,7 +58,7 @@ CONDITIONS: dict[str, Edit] = {
 
 def models_of(folder: Path) -> list[pipeline.ModelUnderTest]:
     """Return the models of a finished demo run."""
-    config = load_config(folder / "config.yaml").model_copy(update={"run": str(folder)})
+    config = load_config(folder / "config.yaml", [f"run={folder}"])
     run = Run(folder)
     assembly = Assembly(config, run, Workers(run))
     checkpoints = list(run.read(Checkpoint))

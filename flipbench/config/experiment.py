@@ -24,6 +24,7 @@ from flipbench.config.served_model import ServedModelConfig, VLLMConfig
 from flipbench.config.training import ContaminateConfig as ContaminateConfig
 from flipbench.config.training import RewriteConfig
 from flipbench.config.training import StrategyConfig as StrategyConfig
+from flipbench.core.errors import ConfigError
 from flipbench.core.records import Value
 from flipbench.prompting.prompts import PromptSettings
 
@@ -357,9 +358,23 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     ------
     ConfigError
         If the file is missing or not YAML, or the configuration is invalid; one message lists all
-        problems, with the closest known name for each unknown key.
+        problems, with the closest known name for each unknown key. If the file is that of a run
+        which was moved or copied, and still names the other directory.
     """
-    if not isinstance(source, Mapping):
-        source = find_config(source)
-    where = source if isinstance(source, Path) else "configuration"
-    return validated(Config, read_mapping(source, overrides), where)
+    if isinstance(source, Mapping):
+        return validated(Config, read_mapping(source, overrides), "configuration")
+    source = find_config(source)
+    config = validated(Config, read_mapping(source, overrides), source)
+    if not any(override.startswith("run=") for override in overrides):
+        _check_place(source, config.run)
+    return config
+
+
+def _check_place(path: Path, run: Path) -> None:
+    """Refuse the configuration that lies in a run directory and names another."""
+    folder, is_stored = path.parent, (path.parent / "environment.json").exists()
+    if is_stored and path.name == "config.yaml" and folder.resolve() != run.resolve():
+        raise ConfigError(
+            f"{path}: it names the run {run}, which is not the directory it lies in; add"
+            f" run={folder} to work here, or run={run} to work there"
+        )

@@ -226,6 +226,15 @@ def test_cycles_of_extends_are_refused_and_diamonds_allowed(write: Any) -> None:
     assert load_config(write("extends: [left.yaml, right.yaml]", "d.yaml")).title == "t"
 
 
+def test_a_stored_configuration_works_on_the_run_it_lies_in_or_says_so(write: Any) -> None:
+    stored = write(WHOLE, "moved/config.yaml")
+    assert load_config(stored).run == Path("runs/x"), "a file of one's own may have any name"
+    write("{}", "moved/environment.json")
+    said = refusal(stored)
+    assert "names the run runs/x" in said and f"run={stored.parent}" in said
+    assert load_config(stored, [f"run={stored.parent}"]).run == stored.parent
+
+
 def test_a_missing_file_names_the_nearest(write: Any) -> None:
     path = write(WHOLE, "shapes.yaml")
     assert "did you mean 'shapes.yaml'?" in refusal(path.with_name("shape.yaml"))
