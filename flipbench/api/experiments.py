@@ -205,7 +205,7 @@ def evaluate(
     from flipbench.pipelines import contamination, evaluation
 
     experiment = open_experiment(config, overrides, limit, n_workers, progress)
-    pairs = experiment.pairs
+    pairs = experiment.kept_pairs
     alone = replace(experiment.workers, share=None)
     trained = contamination.contaminate(experiment, alone)
     return EvaluationResult(evaluation.evaluate(experiment, pairs, trained), experiment.run.path)
@@ -221,7 +221,8 @@ def run(
 ) -> EvaluationResult:
     """Do all stages: generate, filter, contaminate, evaluate.
 
-    Parameters and errors are those of `generate` and `contaminate`.
+    Parameters and errors are those of `generate` and `contaminate`; if no pair is kept, that is a
+    DataError before anything is trained.
 
     Examples
     --------
@@ -299,4 +300,4 @@ def dry_run(
     experiment = open_experiment(config, overrides, limit, progress=False, store=False)
     if stage in on_items:
         return on_items[stage](experiment)
-    return evaluation.count_work(experiment, experiment.pairs)
+    return evaluation.count_work(experiment, experiment.kept_pairs)

@@ -28,7 +28,7 @@ from flipbench.commands import (
     say_markdown,
     say_next,
 )
-from flipbench.core.errors import ConfigError, DataError, LicenceError
+from flipbench.core.errors import ConfigError, LicenceError
 from flipbench.core.files import remove_partials
 
 if TYPE_CHECKING:
@@ -214,11 +214,7 @@ def export(
     assembly = assemble(config, overrides, store=False)
     from flipbench.export import FORMATS, forbids_derivatives, write_huggingface, write_recipe
 
-    benchmark = assembly.pairs
-    if not benchmark.pairs:
-        raise DataError(
-            f"{assembly.benchmark_folder}: no pair was kept; see why in the run directory"
-        )
+    benchmark = assembly.kept_pairs
     if form not in (*FORMATS, "recipe"):
         known = ", ".join((*FORMATS, "recipe"))
         raise ConfigError(f"--format {form}: no such format; choose one of {known}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ from flipbench.distributed.cluster import RayCluster
 from flipbench.distributed.slurm import SlurmArray
 from flipbench.evaluate.pipeline import ModelUnderTest
 from flipbench.export.recipe import expected_edits
+from flipbench.filters.funnel import read_doubtful
+from flipbench.filters.pipeline import FOLDER
 from flipbench.generate.captioners.api import APICaptioner
 from flipbench.generate.given_answers import read_new_answers
 from flipbench.generate.pictures import (
@@ -126,6 +129,25 @@ class Assembly:
     def pairs(self) -> PairedBenchmark:
         """The run's paired benchmark."""
         return PairedBenchmark.load(self.benchmark_folder)
+
+    @property
+    def kept_pairs(self) -> PairedBenchmark:
+        """The run's paired benchmark.
+
+        Raises
+        ------
+        DataError
+            If it has no pairs: nothing could be asked or exported.
+        """
+        if (benchmark := self.pairs).pairs:
+            return benchmark
+        reasons = self.run.path / FOLDER / "reasons.csv"
+        losses = ", ".join(f"{step} {n}" for step, n in benchmark.funnel.items())
+        remedy = f"the reasons are in {reasons}"
+        if reasons.exists() and (n := len(read_doubtful(reasons))):
+            review = shlex.join(["flipbench", "review", str(self.run.path), "--doubtful"])
+            remedy = f"{n} are doubtful: people judge them with '{review}', then 'flipbench filter'"
+        raise DataError(f"{self.benchmark_folder}: no pair was kept ({losses}); {remedy}")
 
     @cached_property
     def benchmark(self) -> Benchmark:

@@ -19,8 +19,15 @@ from flipbench.shapes.other import write_corpus
 
 
 def run_all(assembly: Assembly, notes: Sequence[str] = ()) -> Evaluated:
-    """Run every stage in order; return the evaluation with the reports of all stages."""
-    benchmark, reports = make_pairs(assembly)
+    """Run every stage in order; return the evaluation with the reports of all stages.
+
+    Raises
+    ------
+    DataError
+        If no pair is kept; nothing is trained then.
+    """
+    _, reports = make_pairs(assembly)
+    benchmark = assembly.kept_pairs  # before hours of training
     trained = contaminate(assembly)
     evaluated = evaluate(assembly, benchmark, trained, notes)
     return replace(evaluated, reports=[*reports, *evaluated.reports])
@@ -33,8 +40,8 @@ def plan_all(assembly: Assembly) -> list[str]:
     on kept pairs only.
     """
     lines = plan_filtering(assembly)
-    if assembly.benchmark_folder.exists():
-        return [*lines, *plan_contamination(assembly), *count_work(assembly, assembly.pairs)]
+    if assembly.benchmark_folder.exists() and (pairs := assembly.pairs).pairs:
+        return [*lines, *plan_contamination(assembly), *count_work(assembly, pairs)]
     later = "counted once 'flipbench filter' has kept pairs"
     if assembly.config.contaminate.items == "kept":
         return [*lines, f"training and questions: {later}"]

@@ -77,3 +77,23 @@ def test_nothing_comes_next_where_no_item_can_be_used(flipbench: Flipbench, tmp_
     imported = flipbench("import", config, f"run={tmp_path / 'run'}")
     assert imported.status == 1 and "1 refused" in imported.out
     assert next_commands(imported) == []
+
+
+def test_without_a_kept_pair_nothing_is_asked_and_people_are_sent_to_the_doubtful_ones(
+    flipbench: Flipbench, config: Path, tmp_path: Path
+) -> None:
+    given = [config, "filter.judges=[]", "models.tiny.path=shapes:llava"]
+    lost = "no pair was kept (items 4, flipped 4, captioned 4, edited 4, kept 0); 4 are doubtful"
+    ran = flipbench("run", *given, "--limit", "4", "-q")
+    assert ran.status == 2 and lost in " ".join(ran.err.split())
+    assert "'flipbench review runs/x --doubtful'" in " ".join(ran.err.split())
+    for late in (
+        ("evaluate", *given),
+        ("evaluate", *given, "--dry-run"),
+        ("export", config, "o", *given[1:]),
+    ):
+        result = flipbench(*late)
+        assert result.status == 2 and lost in " ".join(result.err.split())
+    assert not (tmp_path / "runs" / "x" / "report").exists()
+    planned = flipbench("run", *given, "--limit", "4", "--dry-run")
+    assert planned.status == 0 and "once 'flipbench filter' has kept pairs" in planned.out
