@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import logging
 import os
 import sys
@@ -21,6 +23,7 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # for other processes: Python's resource tracker counts what killed ones left
     os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
+    atexit.register(gc.freeze)  # no search for cycles in large libraries: it takes a second
     level = logging.INFO if sys.stderr.isatty() else logging.WARNING
     logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
     for name in ("httpx", "httpx2", "transformers", "datasets", "accelerate", "faiss"):

@@ -29,6 +29,7 @@ pytest_plugins = ["tests.fixtures.browser", "tests.fixtures.openai_server"]
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+gc.disable()  # until everything is imported
 
 
 SLOW_FIXTURES = {
@@ -69,6 +70,12 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_finish() -> None:
     """Keep what was imported out of collections of garbage."""
     _freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Search nothing when the process ends."""
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)
