@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.benchmarks.build import AnswerIs
-from flipbench.benchmarks.image_files import split_cell
-from flipbench.benchmarks.jsonl import KEYS, read_lines
+from flipbench.benchmarks.image_files import is_base64, split_cell
+from flipbench.benchmarks.jsonl import KEYS, json_rows
 from flipbench.benchmarks.question_text import split_question
 from flipbench.benchmarks.report import RowError
 from flipbench.benchmarks.specs import (
@@ -53,8 +53,8 @@ def guess_spec(path: str) -> Guess:
     Parameters
     ----------
     path : str
-        A ``.tsv``, ``.jsonl`` or ``.parquet`` file, or the id of a dataset on the Hub, which is
-        not opened.
+        A ``.tsv``, ``.jsonl``, ``.json`` or ``.parquet`` file, or the id of a dataset on the Hub,
+        which is not opened.
 
     Raises
     ------
@@ -62,16 +62,21 @@ def guess_spec(path: str) -> Guess:
         If a required column is missing, or the file has another format.
     """
     suffix = Path(path).suffix.lower()
-    known = {".tsv": _guess_tsv, ".jsonl": _guess_jsonl, ".parquet": _guess_parquet}
+    known = {
+        ".tsv": _guess_tsv,
+        ".jsonl": _guess_json,
+        ".json": _guess_json,
+        ".parquet": _guess_parquet,
+    }
     if suffix in known:
         check_file(Path(path))
         return known[suffix](Path(path))
-    if not Path(path).exists() and path.count("/") == 1 and suffix not in (".csv", ".json"):
+    if not Path(path).exists() and path.count("/") == 1 and suffix != ".csv":
         note = "on the Hub, not opened: name its columns, and pin its revision"
         return Guess(HuggingFaceSpec(path=path, name=path.rpartition("/")[2]), [note])
     raise DataError(
-        f"{path}: give a .tsv (VLMEvalKit), .jsonl or .parquet file, or a dataset's id on the Hub"
-        " such as Lin-Chen/MMStar"
+        f"{path}: give a .tsv (VLMEvalKit), .jsonl, .json or .parquet file, or a dataset's id on"
+        " the Hub such as Lin-Chen/MMStar"
     )
 
 
@@ -91,21 +96,26 @@ def _guess_tsv(path: Path) -> Guess:
     return Guess(TsvSpec(path=path, image_root=root), [*notes, *image_notes])
 
 
-def _guess_jsonl(path: Path) -> Guess:
-    rows = [row for _, row in islice(read_lines(path), _N_ROWS)]
-    for row in rows:
-        if isinstance(row, ValueError):
-            raise DataError(f"{path}: a line is not JSON ({row}); fix it") from row
-    keys = list(dict.fromkeys(key for row in rows if isinstance(row, dict) for key in row))
+def _guess_json(path: Path) -> Guess:
+    rows = list(islice(json_rows(path), _N_ROWS))
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    unknown = [key for key in keys if key not in KEYS]
+    if path.suffix.lower() != ".jsonl" or not _is_own(keys, unknown):
+        return _guess_mapped(path, keys, [dict.fromkeys(keys) | row for row in rows])
     check_columns(["images", "question", "answer"], keys, str(path))
     notes = [
         "options as lists" if "options" in keys else "no 'options': every question is free-form"
     ]
-    if unknown := [key for key in keys if key not in KEYS]:
+    if unknown:
         notes.append(f"unknown keys, move them into 'extra': {', '.join(unknown)}")
     paths = [p for row in rows for p in _as_list(row.get("images")) if isinstance(p, str)]
     root, image_notes = _image_root(path, paths)
     return Guess(JsonlSpec(path=path, image_root=root), [*notes, *image_notes])
+
+
+def _is_own(keys: Sequence[str], unknown: Sequence[str]) -> bool:
+    """Return whether the keys are those of our JSONL: 'name' marks it, or there are no others."""
+    return "images" in keys and ("name" in keys or "id" not in keys and not unknown)
 
 
 def _guess_parquet(path: Path) -> Guess:
@@ -121,6 +131,11 @@ def _guess_parquet(path: Path) -> Guess:
     if {"benchmark", "name", "images", "question", "answer"} <= set(header):
         spec = HuggingFaceSpec(path=str(path), mapping="flipbench")
         return Guess(spec, ["written by flipbench"])
+    return _guess_mapped(path, header, rows)
+
+
+def _guess_mapped(path: Path, header: Sequence[str], rows: list[dict[str, Any]]) -> Guess:
+    """Return how to read a table by a mapping of its columns."""
     names = {meaning: _column(meaning, header) for meaning in _SYNONYMS}
     needed = {meaning: names[meaning] or meaning for meaning in ("question", "answer", "images")}
     check_columns(list(needed.values()), header, str(path))
@@ -137,10 +152,14 @@ def _guess_parquet(path: Path) -> Guess:
         options=options,
     )
     answer_is: AnswerIs = "auto"
-    if options_in != "none" and all(isinstance(row[columns.answer], int) for row in rows):
+    if options_in != "none" and all(type(row[columns.answer]) is int for row in rows):
         answer_is = "index"
+    cells = [cell for row in rows for column in columns.images for cell in _as_list(row[column])]
+    paths = [cell for cell in cells if isinstance(cell, str) and cell and not is_base64(cell)]
+    root, image_notes = _image_root(path, paths)
     spec = HuggingFaceSpec(
         path=str(path),
+        image_root=root,
         columns=columns,
         options_in=options_in,
         question_style=style,
@@ -149,7 +168,7 @@ def _guess_parquet(path: Path) -> Guess:
     notes = ["no options: every question is free-form"] if options_in == "none" else []
     if answer_is == "index":
         notes.append("answers are integers: read as positions counted from 0")
-    return Guess(spec, notes)
+    return Guess(spec, [*notes, *image_notes])
 
 
 def _options(

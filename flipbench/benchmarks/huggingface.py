@@ -1,4 +1,7 @@
-"""Datasets read with the ``datasets`` library: parquet, folders, ``save_to_disk``, Hub ids."""
+"""Datasets with columns to map: parquet, folders, ``save_to_disk``, Hub ids, and JSON files.
+
+The ``datasets`` library reads them, JSON files excepted, whose types it would guess.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,23 @@ import glob
 import itertools
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from flipbench.benchmarks.build import Draft, build_item
-from flipbench.benchmarks.image_files import ImageFolder, image_folder
-from flipbench.benchmarks.jsonl import item_of_record
+from flipbench.benchmarks.image_files import (
+    ImageFolder,
+    decode_base64,
+    image_folder,
+    is_base64,
+)
+from flipbench.benchmarks.jsonl import item_of_record, json_rows
 from flipbench.benchmarks.question_text import split_question
 from flipbench.benchmarks.report import Benchmark, Collector, Oddity, RowError, RowPlace
 from flipbench.benchmarks.specs import ColumnMapping, HuggingFaceSpec, Layout
-from flipbench.benchmarks.tables import check_columns, option_columns
+from flipbench.benchmarks.tables import check_columns, check_file, option_columns
 from flipbench.core.errors import DataError, ServiceError, nearest
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, JsonDict, Source
@@ -33,19 +41,12 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 class _Table:
     """Rows of plain values (image bytes as stored), and the columns' features."""
 
-    data: Any
+    rows: Iterable[JsonDict]
     columns: list[str]
     features: dict[str, Any]
     dataset: str
     split: str
     on_hub: bool
-
-    def rows(self) -> Iterator[JsonDict]:
-        for batch in self.data.with_format("arrow").iter(batch_size=_BATCH):
-            for row in batch.to_pylist():
-                yield {
-                    name: _class_name(value, self.features.get(name)) for name, value in row.items()
-                }
 
 
 def load_huggingface(spec: HuggingFaceSpec, images: ImageStore, strict: bool = False) -> Benchmark:
@@ -67,6 +68,12 @@ def load_huggingface(spec: HuggingFaceSpec, images: ImageStore, strict: bool = F
     return collector.finish()
 
 
+def _arrow_rows(data: Any, features: dict[str, Any]) -> Iterator[JsonDict]:
+    for batch in data.with_format("arrow").iter(batch_size=_BATCH):
+        for row in batch.to_pylist():
+            yield {name: _class_name(value, features.get(name)) for name, value in row.items()}
+
+
 def _read_mapped(
     spec: HuggingFaceSpec, table: _Table, folder: ImageFolder, collector: Collector
 ) -> None:
@@ -83,7 +90,7 @@ def _read_mapped(
             collector.note(Oddity("float_column", what, remedy))
     absent = option_columns if layout.options_in == "columns" else []
     n_missing = 0
-    for number, cells in enumerate(table.rows()):
+    for number, cells in enumerate(table.rows):
         name = _text(cells[columns.index]).strip() if columns.index else str(number)
         row = RowPlace(number, name, f"{spec.path}, row {number} (index {name!r})")
         if name:
@@ -139,7 +146,7 @@ def _read_own(
     spec: HuggingFaceSpec, table: _Table, folder: ImageFolder, collector: Collector
 ) -> None:
     check_columns(["benchmark", "name", "images", "question", "answer"], table.columns, spec.path)
-    for number, cells in enumerate(table.rows()):
+    for number, cells in enumerate(table.rows):
         record = {key: value for key, value in cells.items() if value is not None}
         name = str(record.get("name", number))
         row = RowPlace(number, name, f"{spec.path}, row {number} (index {name!r})")
@@ -150,10 +157,19 @@ def _read_own(
             collector.keep(row, item, oddities)
 
 
+def _open_json(path: Path, split: str) -> _Table:
+    check_file(path)
+    columns = list(dict.fromkeys(key for row in json_rows(path) for key in row))
+    rows = (dict.fromkeys(columns) | row for row in json_rows(path))
+    return _Table(rows, columns, {}, path.name, split, on_hub=False)
+
+
 def _open(spec: HuggingFaceSpec) -> _Table:
+    local = Path(spec.path)
+    if local.suffix.lower() in (".json", ".jsonl") and not local.is_dir():
+        return _open_json(local, spec.split)
     import datasets
 
-    local = Path(spec.path)
     pattern = sorted(glob.glob(spec.path)) if glob.has_magic(spec.path) else []
     on_hub = not pattern and not local.exists()
     options: dict[str, Any] = {"name": spec.config_name or None, "streaming": not on_hub}
@@ -162,7 +178,7 @@ def _open(spec: HuggingFaceSpec) -> _Table:
     files = pattern or ([spec.path] if local.is_file() else [])
     if not all(file.endswith(".parquet") for file in files):
         raise DataError(
-            f"{spec.path}: not a .parquet file; use format: vlmeval or jsonl for text files"
+            f"{spec.path}: not a .parquet, .json or .jsonl file; use format: vlmeval for a .tsv"
         )
     try:
         if files:
@@ -190,7 +206,7 @@ def _open(spec: HuggingFaceSpec) -> _Table:
     features = dict(data.features or {})
     columns = list(features) or list(next(iter(data), {}))
     dataset = spec.path if on_hub else local.name
-    return _Table(data, columns, features, dataset, split, on_hub)
+    return _Table(_arrow_rows(data, features), columns, features, dataset, split, on_hub)
 
 
 def _one_split(opened: Any, spec: HuggingFaceSpec, is_files: bool) -> tuple[str, Any]:
@@ -266,6 +282,8 @@ def _refs(value: Any, column: str, folder: ImageFolder, row: RowPlace) -> list[I
         data, path = (image.get("bytes"), image.get("path")) if is_struct else (image, image)
         if isinstance(data, bytes):
             refs.append(folder.store.put(data, row.where))
+        elif isinstance(path, str) and is_base64(path):
+            refs.append(folder.store.put(decode_base64(path), row.where))
         elif isinstance(path, str) and path:
             refs.append(folder.put(path, row))
         else:
@@ -292,8 +310,10 @@ def _text(value: Any) -> str:
 
 
 def _name_of(path: str) -> str:
-    last = Path(path).name
-    return last.removesuffix(".parquet") if "*" not in last else Path(path).parent.name
+    last = Path(path)
+    if "*" in last.name:
+        return last.parent.name
+    return last.stem if last.suffix.lower() in (".parquet", ".json", ".jsonl") else last.name
 
 
 def _default_root(path: str, on_hub: bool) -> Path:

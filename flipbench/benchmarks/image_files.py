@@ -18,6 +18,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
 
 MAX_FILE_BYTES = 256_000_000
+_MAX_PATH = 4_096
 _MAIN_FOLDER_SHARE = 0.9
 
 
@@ -43,6 +44,11 @@ def split_cell(cell: str) -> list[str]:
         what = f"{text[:60]!r} is not a list of texts"
         raise RowError("image", what, "write it as ['a', 'b']")
     return [str(member).strip() for member in members]
+
+
+def is_base64(text: str) -> bool:
+    """Return whether a text must be an image itself: a data URL, or longer than any path."""
+    return text.startswith("data:") or len(text) > _MAX_PATH
 
 
 def decode_base64(text: str) -> bytes:

@@ -66,6 +66,37 @@ def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
                 yield number, ValueError(str(error))
 
 
+def json_rows(path: Path) -> Iterator[JsonDict]:
+    """Yield the objects of a JSONL file, or of a ``.json`` file that contains one list of them.
+
+    Raises
+    ------
+    DataError
+        If the file is not UTF-8 or not JSON, or a member is not an object; the message names the
+        line, or the member's position.
+    """
+    for where, row in _members(path):
+        if isinstance(row, ValueError):
+            raise DataError(f"{path}, {where}: not JSON ({row}); fix it")
+        if not isinstance(row, dict):
+            raise DataError(f"{path}, {where}: not a JSON object; write it as {{…}}")
+        yield row
+
+
+def _members(path: Path) -> Iterator[tuple[str, Any]]:
+    if path.suffix.lower() == ".json":
+        try:
+            whole = parse_json(path.read_text("utf-8-sig"))
+        except UnicodeDecodeError as error:
+            raise not_utf8(path) from error
+        except ValueError:  # several values: one in each line
+            whole = None
+        if isinstance(whole, list):
+            yield from ((f"member {number}", row) for number, row in enumerate(whole))
+            return
+    yield from ((f"line {number}", row) for number, row in read_lines(path))
+
+
 def _images(value: Any, folder: ImageFolder, row: RowPlace) -> tuple[ImageRef, ...]:
     paths = [value] if isinstance(value, str) else value
     if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):

@@ -116,13 +116,14 @@ LAYOUTS = {
 
 
 class HuggingFaceSpec(Value):
-    """A dataset that the ``datasets`` library can open.
+    """A dataset whose columns are mapped: one that the ``datasets`` library can open, or JSON.
 
     Attributes
     ----------
     path : str
         A folder, a parquet file, a pattern such as ``data/*.parquet``, a folder that
-        ``save_to_disk`` wrote, or the id of a dataset on the Hub.
+        ``save_to_disk`` wrote, the id of a dataset on the Hub, or a ``.jsonl`` or ``.json`` file
+        with one object in each line or one list of them.
     revision : str
         For the Hub: the 40-digit commit; a branch or tag may change.
     split, config_name : str

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=BENCHMARKS)
 def init(
     benchmark: Annotated[
-        str, typer.Argument(help="a .tsv, .jsonl or .parquet file, or a dataset's id on the Hub")
+        str,
+        typer.Argument(help="a .tsv, .jsonl, .json or .parquet file, or a dataset's id on the Hub"),
     ],
     out: Annotated[
         Path | None, typer.Option(help="the configuration to write; beside the file if not given")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -274,8 +275,10 @@ def test_unknown_splits_are_refused(tmp_path: Path, store: ImageStore, real: Any
 def test_unopenable_paths_are_refused(tmp_path: Path, store: ImageStore) -> None:
     with pytest.raises(DataError, match="no such file or folder"):
         load(str(tmp_path / "none.parquet"), store)
+    with pytest.raises(DataError, match="no such file; fix the path"):
+        load(str(tmp_path / "none.json"), store)
     (tmp_path / "x.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(DataError, match="not a .parquet"):
+    with pytest.raises(DataError, match="not a .parquet, .json or .jsonl"):
         load(str(tmp_path / "x.csv"), store)
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 not really")
     with pytest.raises(DataError, match="cannot open"):
@@ -283,6 +286,19 @@ def test_unopenable_paths_are_refused(tmp_path: Path, store: ImageStore) -> None
     (tmp_path / "void").mkdir()
     with pytest.raises(DataError, match="cannot open"):
         load(str(tmp_path / "void"), store)
+
+
+def test_texts_of_json_stay_as_they_are(tmp_path: Path, store: ImageStore, png: MakePng) -> None:
+    (tmp_path / "x.png").write_bytes(png())
+    texts = ["NA", "2024-01-01", "007", "2.0"]
+    rows = [{"q": "Which?", "image": "x.png", "a": text, "o": texts} for text in texts]
+    (tmp_path / "x.json").write_text(json.dumps([*rows, {"q": "Which?", "a": "NA"}]))
+    columns = {"question": "q", "answer": "a", "images": ["image"], "options": ["o"]}
+    benchmark = load(str(tmp_path / "x.json"), store, columns=columns, options_in="list")
+    assert [item.answer_text for item in benchmark.items] == texts
+    assert list(benchmark.items[0].options or ()) == texts
+    (problem,) = benchmark.refused
+    assert (problem.row, problem.kind) == (4, "image")
 
 
 def test_an_empty_dataset_is_refused(tmp_path: Path, store: ImageStore, real: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import csv
 import json
 from collections.abc import Sequence
@@ -12,8 +13,9 @@ import pytest
 from datasets import Dataset
 from PIL import Image
 
-from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, TsvSpec
+from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, TsvSpec, load_benchmark
 from flipbench.config.experiment import Config, load_config
+from flipbench.core.images import ImageStore
 from tests.fixtures.command_line import Flipbench
 
 HEADER = ["index", "question", "A", "B", "answer", "image_path"]
@@ -113,7 +115,7 @@ def test_our_own_jsonl(flipbench: Flipbench, picture: Path, tmp_path: Path) -> N
     assert config.benchmark == JsonlSpec(path=Path("b.jsonl"), image_root=Path("images"))
     path.write_text(json.dumps({"image": "one.png", "question": "Which?"}))
     result = flipbench("init", path, "--out", "other.yaml")
-    assert result.status == 2 and "no column 'images'" in result.err
+    assert result.status == 2 and "no column 'answer'" in result.err
 
 
 @pytest.mark.parametrize(
@@ -144,9 +146,67 @@ def test_a_parquet_file_is_mapped(
     assert found.columns.index == "id"
 
 
+@pytest.mark.parametrize(
+    ("row", "layout"),
+    [
+        ({"A": "cat", "B": "dog", "answer": "B"}, ("columns", "auto")),
+        ({"choices": ["cat", "dog"], "label": 1}, ("list", "index")),
+        ({"options": {"A": "cat", "B": "dog"}, "answer": "B", "split": "dev"}, ("list", "auto")),
+        ({"answer": "a cat"}, ("none", "auto")),
+    ],
+)
+@pytest.mark.parametrize("picture_in", ["images", "image_path", "base64"])
+@pytest.mark.parametrize("suffix", [".jsonl", ".json"])
+def test_json_of_others_is_mapped(
+    flipbench: Flipbench,
+    picture: Path,
+    tmp_path: Path,
+    row: dict[str, Any],
+    layout: tuple[str, str],
+    picture_in: str,
+    suffix: str,
+) -> None:
+    data_url = "data:image/png;base64," + base64.b64encode(picture.read_bytes()).decode()
+    shown = {
+        "images": {"images": [picture.name]},
+        "image_path": {"image_path": picture.name},
+        "base64": {"image": data_url},
+    }[picture_in]
+    rows = [{"id": n, "question": f"Which is {n}?"} | shown | row for n in range(2)]
+    path = (tmp_path / "b").with_suffix(suffix)
+    path.write_text(json.dumps(rows) if suffix == ".json" else "\n".join(map(json.dumps, rows)))
+    spec = configured(flipbench, path).benchmark
+    assert isinstance(spec, HuggingFaceSpec)
+    assert (spec.layout.options_in, spec.layout.answer_is) == layout
+    assert spec.layout.columns.index == "id"
+    items = load_benchmark(spec, ImageStore(tmp_path / "store")).items
+    right = "a cat" if layout[0] == "none" else "dog"
+    assert [(i.name, i.answer_text, i.source.row) for i in items] == [
+        ("0", right, 0),
+        ("1", right, 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "named"),
+    [
+        ("b.jsonl", '{"image": "one.png"}\n{"image"\n', "line 2: not JSON"),
+        ("b.jsonl", '["one.png"]\n', "line 1: not a JSON object"),
+        ("b.json", '[{"image": "one.png"}, 3]', "member 1: not a JSON object"),
+        ("b.json", '[{"image": "one.png"},', "line 1: not JSON"),
+    ],
+)
+def test_json_that_is_broken_names_the_place(
+    flipbench: Flipbench, picture: Path, tmp_path: Path, name: str, text: str, named: str
+) -> None:
+    (tmp_path / name).write_text(text)
+    result = flipbench("init", name)
+    assert result.status == 2 and f"{name}, {named}" in result.err
+
+
 def test_what_is_no_benchmark_is_refused(flipbench: Flipbench, tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_text("index,question\n")
-    assert "give a .tsv (VLMEvalKit), .jsonl or .parquet" in flipbench("init", "b.csv").err
+    assert "give a .tsv (VLMEvalKit), .jsonl, .json or .parquet" in flipbench("init", "b.csv").err
     assert "no such file; fix the path" in flipbench("init", "gone.tsv").err
     assert flipbench("init", "Lin-Chen/MMStar").status == 0
     config = load_config("MMStar.yaml")
