@@ -64,6 +64,8 @@ def review(
 
     if import_ and (export or doubtful):
         raise ConfigError("--import is for a file's verdicts alone: not with --export, --doubtful")
+    if blind and (import_ or export):
+        raise ConfigError("--blind is for the page: whoever opens a file sees the new answer")
     if import_:
         report = import_verdicts(run, import_)
         raise typer.Exit(_say_import(report, run, _with_verdicts(run)))

@@ -62,6 +62,8 @@ def test_verdicts_are_exported_and_imported_as_csv(flipbench: Flipbench, config:
     some = flipbench("review", run, "--import", "filled.csv")
     assert some.status == 1 and "2 new verdicts" in some.out
     assert "left out: filled.csv:3: decision 'kep' is none of" in some.err
+    blind = flipbench("review", run, "--blind", "--export", "v.csv")
+    assert blind.status == 2 and "--blind is for the page" in blind.err
     missing = flipbench("review", "nowhere", "--export", "v.csv")
     assert missing.status == 2 and "nowhere" in missing.err
 

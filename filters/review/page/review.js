@@ -2,6 +2,7 @@
 
 import { ask, send } from "./api.js";
 import { draw, element } from "./pair.js";
+import * as notes from "./notes.js";
 import * as pictures from "./pictures.js";
 
 const $ = (id) => document.getElementById(id);
@@ -79,6 +80,7 @@ function present({ pair: next, loaded }) {
   $("review").hidden = false;
   $("done").hidden = true;
   draw(pair, answer);
+  $("note").value = notes.get(reviewer, pair) ?? $("note").value;
   const [left, right] = SIDES.map((side) => `${side} image of ${pair.item}`);
   pictures.show(loaded, { left, right });
   wait(null);
@@ -125,6 +127,7 @@ function decide(decision, reason = "") {
     const verdict = { decision, reason, note: $("note").value, seconds };
     const place = { reviewer, key: pair.key };
     const counts = await send("/api/verdicts", { ...place, ...verdict }, { category: filters().category });
+    notes.drop(reviewer, pair);
     cache.delete(pair.position);
     pace.push(seconds);
     sessionStorage.setItem("flipbench-pace", JSON.stringify(pace.slice(-50)));
@@ -290,6 +293,8 @@ document.addEventListener("keydown", (event) => {
   if (key.length === 1) event.preventDefault(); // keeps the shortcut N out of the note
   action();
 });
+
+$("note").addEventListener("input", ({ target }) => pair && notes.keep(reviewer, pair, target.value));
 
 function onClick(button, action) {
   // the second click of a double click would decide on the next pair, which nobody has seen
