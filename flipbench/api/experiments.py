@@ -291,7 +291,7 @@ def dry_run(
 
     on_items = {
         "generate": filtering.plan_pairs,
-        "filter": filtering.plan_filtering,
+        "filter": filtering.plan_pairs,
         "contaminate": contamination.plan_contamination,
         "run": loop.plan_all,
     }

@@ -286,11 +286,11 @@ def rebuild(
         changes = [change for change in changes[1:] if not change.startswith("run=")] + changes[:1]
     assembly = assemble(recipe / "config.yaml", changes, quiet=quiet, worker="0/1")
     from flipbench.export.recipe import compare_with_recipe, copy_recipe
-    from flipbench.pipelines.filtering import judge, plan_filtering, rebuild_kept
+    from flipbench.pipelines.filtering import judge, plan_pairs, rebuild_kept
     from flipbench.pipelines.generation import generate
 
     if dry_run:
-        raise typer.Exit(say("\n".join(plan_filtering(assembly))))
+        raise typer.Exit(say("\n".join(plan_pairs(assembly))))
     if assembly.run.path.resolve() != recipe.resolve():
         copy_recipe(recipe, assembly.run)
         assembly.run.write_provenance(assembly.config.to_yaml())

@@ -175,6 +175,8 @@ def plan_contamination(assembly: Assembly) -> list[str]:
     """Return the grid as a table, for ``--dry-run`` and before training."""
     regimes = regimes_of(assembly, write=False)
     plans = plans_of(assembly, regimes)
+    if not plans:
+        return ["no training is configured (contaminate.strategies)"]
     done = {c.plan_id for c in assembly.run.read(Checkpoint)}
     # one process among several cannot try a step by itself
     alone = n_processes() == 1

@@ -101,18 +101,14 @@ def rebuild_kept(assembly: Assembly, kept: Path) -> tuple[PairedBenchmark, list[
 
 
 def plan_pairs(assembly: Assembly) -> list[str]:
-    """Return what is left to generate and judge, for ``generate --dry-run``.
+    """Return what is left to generate and judge, with its cost, for ``--dry-run``.
 
     It asks for no editor's files before anything is made, since they may be on another machine.
     """
-    begun = assembly.has_pairs or n_made(assembly.run)
-    return plan_filtering(assembly) if begun else plan_generation(assembly)
-
-
-def plan_filtering(assembly: Assembly) -> list[str]:
-    """Return the remaining generation and judging, with their cost, for ``--dry-run``."""
     if assembly.has_pairs:
         return ["the pairs exist already"]
+    if not n_made(assembly.run):
+        return plan_generation(assembly)
     candidates = assembly.generator.progress(assembly.items)
     to_caption = [c for c in candidates if c.caption is None]
     n_edited = sum(c.edit is not None for c in candidates)

@@ -13,7 +13,7 @@ from flipbench.core.workers import default_workers
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.contamination import contaminate, plan_contamination
 from flipbench.pipelines.evaluation import Evaluated, count_work, evaluate
-from flipbench.pipelines.filtering import make_pairs, plan_filtering
+from flipbench.pipelines.filtering import make_pairs, plan_pairs
 from flipbench.shapes.demos import Demo
 from flipbench.shapes.other import write_corpus
 
@@ -39,7 +39,7 @@ def plan_all(assembly: Assembly) -> list[str]:
     Questions depend on which pairs are kept, so they are counted after filtering; so is training
     on kept pairs only.
     """
-    lines = plan_filtering(assembly)
+    lines = plan_pairs(assembly)
     if assembly.benchmark_folder.exists() and (pairs := assembly.pairs).pairs:
         return [*lines, *plan_contamination(assembly), *count_work(assembly, pairs)]
     later = "counted once 'flipbench filter' has kept pairs"

@@ -181,8 +181,8 @@ def test_dry_runs_count_and_do_nothing(
     assert (result.status, result.out) == (0, "would flip, caption and edit 7 items\n")
     run = config.parent / "runs" / "x"
     whole = flipbench("run", config, "--dry-run")
-    assert whole.status == 0 and whole.out.startswith("0 of 12 items are edited\n")
-    assert "would caption 12 and edit 12" in whole.out and "counted once" in whole.out
+    assert whole.status == 0 and whole.out.startswith("would flip, caption and edit 12 items\n")
+    assert "counted once" in whole.out
     assert not (run / "flips").exists() and not (run / "edits").exists()
 
     assert flipbench("filter", config, "-q").status == 0

@@ -63,6 +63,22 @@ def test_generate_counts_what_is_left(flipbench: Flipbench, config: Path) -> Non
     assert result.out.startswith("5 of 12 items are edited\nwould caption 7 and edit 7\n")
 
 
+@pytest.mark.parametrize("command", ["generate", "filter", "run"])
+def test_an_editor_s_files_are_not_needed_for_a_first_plan(
+    flipbench: Flipbench, config: Path, command: str
+) -> None:
+    config.write_text(
+        "extends: configs/generate/reference.yaml\nrun: runs/new\n"
+        "benchmark: {format: shapes, n_items: 3}\n"
+    )
+    result = flipbench(command, config, "--dry-run")
+    assert result.status == 0, result.err
+    assert result.out.startswith("would flip, caption and edit 3 items\ncaptions: gpt-4o")
+    assert "verdicts: o3-2025-04-16: 3 requests" in result.out
+    assert "35.2 GB of it weights (black-forest-labs/FLUX.1-dev" in result.out
+    assert ("no training is configured" in result.out) == (command == "run")
+
+
 @pytest.mark.parametrize("command", ["generate", "filter", "contaminate", "run", "audit"])
 def test_the_stored_configuration_stays_that_of_the_results(
     flipbench: Flipbench, config: Path, command: str

@@ -125,7 +125,8 @@ def test_judging_costs_are_estimated_and_recorded(
 ) -> None:
     before = flipbench("filter", config, "--dry-run")
     assert before.status == 0 and not server.chats()
-    assert f"0 of {N} items are edited\nwould caption {N} and edit {N}\n" in before.out
+    assert before.out.startswith(f"would flip, caption and edit {N} items\n")
+    assert before.out == flipbench("generate", config, "--dry-run").out
     captions, verdicts = (line for line in before.out.splitlines() if " image tokens" in line)
     assert captions.startswith("captions: gpt-4o-2024-08-06: 6 requests")
     assert verdicts.startswith("verdicts: o3: 6 requests") and "1,350 image tokens" in verdicts
