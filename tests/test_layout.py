@@ -1,4 +1,4 @@
-"""The rooms of the house: which may import which, how full they are, and what hides nothing."""
+"""The rooms of the house: which may import which, and what hides nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import ast
 import os
 import subprocess
 import sys
-from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -14,8 +13,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 STAGES = ("generate", "filters", "contaminate", "evaluate")
-MAX_LINES = 400
-MAX_FILES = 14
 
 SPINE = ("core", "imaging", "prompting", "reporting", "benchmarks", "config")
 MODELS = (*SPINE, "models", "models/chat", "models/vlm")
@@ -89,7 +86,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "evaluate/page",
         "evaluate/diagnosis",
     ),
-    "evaluate/predictions": (*MODELS, *SCORING, "evaluate/report"),
+    "evaluate/predictions": (*MODELS, *SCORING, "evaluate/report", "evaluate/verdict"),
     "evaluate/reasoning": (*MODELS, "evaluate/statistics"),
     "evaluate/published": (*SPINE, *JUDGED, "evaluate/cohort"),
     "pipelines": EVERYTHING,
@@ -238,13 +235,6 @@ def test_imports_are_relative_at_home_and_absolute_abroad() -> None:
     assert offenders == []
 
 
-def test_no_room_holds_too_many_files() -> None:
-    counts = Counter(map(room_of, modules().values()))
-    measured = (path.parent for path in (ROOT / "benchmarks").rglob("*.py"))
-    counts += Counter(f"./{folder.relative_to(ROOT).as_posix()}" for folder in measured)
-    assert {room: n for room, n in counts.items() if n > MAX_FILES} == {}
-
-
 def test_every_room_documents_what_lives_there() -> None:
     silent = []
     for room in sorted(MAY_IMPORT):
@@ -299,15 +289,3 @@ def test_stages_are_found_below_flipbench() -> None:
         [sys.executable, "-c", code], cwd="/", capture_output=True, text=True, check=True
     )
     assert Path(done.stdout.strip()).resolve() == ROOT / "evaluate"
-
-
-def test_no_file_is_longer_than_400_lines() -> None:
-    git = ["git", "-C", str(ROOT), "ls-files", "-z", "*.py"]
-    try:
-        listed = subprocess.run(git, capture_output=True, text=True, check=True).stdout
-    except (FileNotFoundError, subprocess.CalledProcessError) as error:
-        pytest.skip(f"not a git checkout: {error}")
-    paths = [ROOT / name for name in listed.split("\0") if name]
-    assert paths
-    lengths = {p: len(p.read_text().splitlines()) for p in paths if p.exists()}
-    assert {str(p): n for p, n in lengths.items() if n > MAX_LINES} == {}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
@@ -17,13 +20,16 @@ from ..scoring.comparison import (
     Comparison,
     Condition,
     Settings,
+    if_equally_hard,
     mcnemar_score,
     relative_score,
     threshold_score,
 )
 from ..scoring.old_answers import PerturbedReplies, WrongAnswer, against_chance
+from ..scoring.paired_replies import PairedReplies, Pairs, Replies
 from ..scoring.scores import cluster_of, make_score
 from ..scoring.soundness import Guessing, Judged, against_guessing
+from ..verdict.decision import GapEvidence, Reference
 from .gap_table import GapTable
 from .join import join
 from .prediction import PredictionFile, listing
@@ -31,6 +37,7 @@ from .read import ReadOptions, read_predictions
 from .scoring import ScoredPair, Scoring, score_pairs
 
 DETECTOR = "perturbation_gap"
+Files = tuple[Path | PredictionFile, Path | PredictionFile]
 
 
 @dataclass(frozen=True)
@@ -54,8 +61,9 @@ def gap_of_predictions(
     options: ReadOptions | None = None,
     scoring: Scoring = "auto",
     keep: Collection[str] | None = None,
-    reference: tuple[Path | PredictionFile, Path | PredictionFile] | None = None,
+    references: Sequence[Files] = (),
     judged_by: str = "",
+    exchangeable: bool | None = None,
     settings: Settings | None = None,
 ) -> GapTable:
     """Compare a model's predictions on the original and on the perturbed items.
@@ -71,12 +79,15 @@ def gap_of_predictions(
         See `flipbench.evaluate.predictions.scoring.score_pairs`.
     keep : collection of str, optional
         Ids to compare; both files must have all of them.
-    reference : (Path, Path), optional
-        A clean model's predictions on the same items; adds the rule "relative", which then
-        decides.
+    references : sequence of (Path, Path)
+        Clean models' predictions on the same items; each adds a score of rule "relative", which
+        then decides.
     judged_by : str
         Who judged that the perturbed images show their new answers. Without it and without a
-        reference, a significant gap has no verdict.
+        reference, old answers have no verdict.
+    exchangeable : bool, optional
+        See `flipbench.core.paired.PairedBenchmark`; by default the perturbed images are edits,
+        which may be harder or easier than their originals.
 
     Returns
     -------
@@ -106,42 +117,77 @@ def gap_of_predictions(
             f" {' '.join(notes) or 'all replies are missing'}"
         )
     dataset = benchmark or files[0].benchmark or files[0].path.stem
-    keys = tuple(map(_key, answered))
     name = benchmark or " / ".join(dict.fromkeys(f.benchmark or f.path.stem for f in files))
-    against, conditions, more = _reference(reference, options, how, answered)
+    keys = tuple(map(_key, answered))
     first, second = _conditions(answered)
     comparison = Comparison(
         detector=DETECTOR,
-        benchmark=PredictedPairs(name, (), ImageStore(files[0].path.parent), keys=keys),
+        benchmark=PredictedPairs(
+            name, (), ImageStore(files[0].path.parent), exchangeable=exchangeable, keys=keys
+        ),
         answers=Answers(model or _model(files), _fingerprint(model, answered), {}),
         items=[_item(pair, dataset) for pair in answered],
         first=first,
         second=second,
-        reference_answers=against,
-        reference=conditions,
         n_left_out=len(set(keep) if keep else files[0].predictions) - len(answered),
-        notes=(*notes, *more),
+        notes=tuple(notes),
         details={"files": [file.path.name for file in files], "scoring": how},
         settings=settings or Settings(),
     )
-    scores: list[Score] = [threshold_score(comparison, "sign"), mcnemar_score(comparison)]
-    scores += [relative_score(comparison)] if reference else []
     fell = [p.original for p in answered if p.original.right and not p.perturbed.right]
+    clean = [_reference(files_of, options, how, pairs, comparison) for files_of in references]
+    rules = (partial(threshold_score, rule="sign"), mcnemar_score)
+    scores: list[Score] = [if_equally_hard(rule)(comparison) for rule in rules]
+    scores += [reference.score for reference in clean]
     counts = scores[0].paired
     assert counts is not None  # every item kept is right or wrong on both sides
     known: dict[str, object] = {"suspects": counts.suspects([r.prediction.id for r in fell])}
     if how == "file":
         known["unparsed"] = dict.fromkeys(("original", "perturbed"))
-    return GapTable(
-        tuple(score.model_copy(update=known) for score in scores),
-        Judged(
+    scores = [score.model_copy(update=known) for score in scores]
+    items = [_item(pair, dataset) for pair in pairs]
+    evidence = GapEvidence(
+        pairs=Pairs(
+            [item.id for item in items],
+            [cluster_of(item) for item in items],
+            np.array([pair.golds[0] for pair in pairs]),
+            np.array([pair.golds[1] for pair in pairs]),
+            np.array([pair.n_options for pair in pairs]),
+        ),
+        replies=_paired_replies(pairs, comparison.answers),
+        gap=scores[1],
+        exchangeable=exchangeable,
+        judged=Judged(
             n=len(answered),
             n_judged=len(answered) if judged_by else 0,
             raters=judged_by,
-            p_value=scores[1].p_value or 0.0 if judged_by else 1.0,
+            by_construction=exchangeable is True,
         ),
-        _guessing(scores, answered),
-        _old_answers(comparison, answered),
+        judged_ids=frozenset(item.id for item in items) if judged_by else frozenset(),
+        references=[
+            replace(reference, score=score)
+            for reference, score in zip(clean, scores[2:], strict=True)
+        ],
+        attraction=_old_answers(comparison.benchmark, comparison.answers, pairs, comparison),
+        guessing=_guessing(scores, answered),
+    )
+    return GapTable(tuple(scores), evidence)
+
+
+def _paired_replies(pairs: Sequence[ScoredPair], answers: Answers) -> PairedReplies:
+    """Return a model's replies; options that it named are known only where replies were parsed."""
+
+    def replies(side: str) -> Replies:
+        scored = [pair.sides[side] for pair in pairs]
+        return Replies(
+            right=np.array([reply.right is True for reply in scored], dtype=bool),
+            unreadable=np.array([reply.unparsed for reply in scored], dtype=bool),
+            missing=np.array([reply.right is None for reply in scored], dtype=bool),
+            choices=np.array([-1 if r.choice is None else r.choice for r in scored]),
+        )
+
+    return PairedReplies(
+        answers.model, answers.fingerprint, replies("original"), replies("perturbed")
     )
 
 
@@ -155,12 +201,21 @@ def _guessing(scores: Sequence[Score], pairs: Sequence[ScoredPair]) -> tuple[Gue
     return tuple(against_guessing(name, of["perturbed"].k, n_options) for name, of in right if of)
 
 
-def _old_answers(comparison: Comparison, pairs: Sequence[ScoredPair]) -> Score | None:
-    """Return old-answer attraction; None if no item has three or more listed options."""
+def _old_answers(
+    benchmark: PairedBenchmark,
+    answers: Answers,
+    pairs: Sequence[ScoredPair],
+    comparison: Comparison,
+) -> Score | None:
+    """Return a model's old-answer attraction; None if no item has three or more listed options."""
+    items = {item.name: item for item in comparison.items}
     asked = [
-        (item, pair)
-        for item, pair in zip(comparison.items, pairs, strict=True)
-        if pair.n_options > 2 and pair.perturbed.choice is not None
+        (items[pair.original.prediction.id], pair)
+        for pair in pairs
+        if pair.answered
+        and pair.n_options > 2
+        and pair.perturbed.choice is not None
+        and pair.original.prediction.id in items
     ]
     if not asked:
         return None
@@ -173,13 +228,13 @@ def _old_answers(comparison: Comparison, pairs: Sequence[ScoredPair]) -> Score |
     replies = PerturbedReplies([item.id for item, _ in asked], wrong, n_unparsed)
     return make_score(
         old_answers.DETECTOR,
-        comparison.benchmark,
-        comparison.answers,
+        benchmark,
+        answers,
         "chance",
         comparison.settings,
         direction="rises",
         n=len(asked),
-        n_dropped=len(pairs) - len(asked),
+        n_dropped=len(comparison.items) - len(asked),
         unparsed={"perturbed": n_unparsed},
         **against_chance(replies, comparison.settings),
     )
@@ -213,27 +268,39 @@ def _conditions(pairs: Sequence[ScoredPair]) -> tuple[Condition, Condition]:
 
 
 def _reference(
-    sources: tuple[Path | PredictionFile, Path | PredictionFile] | None,
+    sources: Files,
     options: ReadOptions | None,
     how: Scoring,
-    answered: Sequence[ScoredPair],
-) -> tuple[Answers | None, tuple[Condition, Condition] | None, list[str]]:
-    """Return the reference model, its conditions on the same items, and notes."""
-    if sources is None:
-        return None, None, []
+    pairs: Sequence[ScoredPair],
+    comparison: Comparison,
+) -> Reference:
+    """Return a reference model's replies to the same pairs, and the model's gap against it."""
     files = _read(sources[0], options), _read(sources[1], options)
-    pairs, _, notes = score_pairs(join(*files), how)
-    known = {_key(pair): pair for pair in pairs}
-    missing = [p.original.prediction.id for p in answered if _key(p) not in known]
+    theirs, _, notes = score_pairs(join(*files), how)
+    by_key = {_key(pair): pair for pair in theirs}
+    n_answered = sum(pair.answered for pair in pairs)
+    missing = [p.original.prediction.id for p in pairs if p.answered and _key(p) not in by_key]
     if missing:
         raise DataError(
             f"{files[0].path} and {files[1].path}: the reference model lacks {len(missing)} of"
-            f" {len(answered)} items, or has other questions, options or answers for them:"
+            f" {n_answered} items, or has other questions, options or answers for them:"
             f" {listing(missing)}; use the same items"
         )
-    same = [known[_key(pair)] for pair in answered]
-    notes = [f"reference model: {note}" for note in notes + _unanswered(same)]
-    return Answers(_model(files), _fingerprint("reference", same), {}), _conditions(same), notes
+    same = [by_key.get(_key(pair)) or pair.without_replies() for pair in pairs]
+    answered = [by_key[_key(pair)] for pair in pairs if pair.answered]
+    answers = Answers(_model(files), _fingerprint("reference", answered), {})
+    notes = [f"reference model: {note}" for note in notes + _unanswered(answered)]
+    against = replace(
+        comparison,
+        reference_answers=answers,
+        reference=_conditions(answered),
+        notes=(*comparison.notes, *notes),
+    )
+    return Reference(
+        _paired_replies(same, answers),
+        relative_score(against),
+        _old_answers(comparison.benchmark, answers, same, comparison),
+    )
 
 
 def _key(pair: ScoredPair) -> tuple[str, ...]:

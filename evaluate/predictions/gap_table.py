@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from flipbench.core.errors import ConfigError
@@ -17,23 +18,16 @@ from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 from ..protocol.rules import Verdict
 from ..report.table_files import result_columns
 from ..report.tables import TEST, VERDICTS, as_header
-from ..scoring.soundness import (
-    EASIER,
-    Doubt,
-    Guessing,
-    Judged,
-    attraction_sentence,
-    doubts,
-)
+from ..verdict.decision import Decision, GapEvidence, decide
+from ..verdict.sensitivity import changes_of
+from ..verdict.wording import qualifiers, sentence
 from .prediction import listing
 
 _SIDES = ("original", "perturbed")
-_CONCLUSIONS = {
-    "contaminated": "the model is flagged as contaminated",
-    "not_detected": "contamination is not detected, which does not show that the model is clean",
-    "inconclusive": "no verdict is possible",
-    "not_applicable": "the test does not apply",
-}
+SIGN_RULE = (
+    " The sign rule does not control false alarms: it flags about half of all clean models with a"
+    " true gap of 0."
+)
 
 
 @dataclass(frozen=True)
@@ -43,105 +37,61 @@ class GapTable:
     Attributes
     ----------
     scores : tuple of Score
-        Rules sign, mcnemar and, with a reference, relative, on the same items.
-    judged : Judged
-        Who judged the pairs.
-    guessing : tuple of Guessing
-        Right answers to the perturbed items, of the model and of the reference; empty if the files
-        do not list all options.
-    attraction : Score or None
-        Old-answer attraction against chance; None if the files do not list the options.
+        Rules sign, mcnemar and, for each reference, relative, on the same items.
+    evidence : GapEvidence
+        What the verdict rests on.
+    show_sign : bool
+        Whether tables show the paper's rule, the sign of the gap, which controls no error rate.
     """
 
     scores: tuple[Score, ...]
-    judged: Judged
-    guessing: tuple[Guessing, ...] = ()
-    attraction: Score | None = None
+    evidence: GapEvidence
+    show_sign: bool = False
 
     @property
     def by_rule(self) -> Mapping[str, Score]:
-        """The scores by rule."""
+        """The scores by rule; of several references, the last."""
         return {score.rule: score for score in self.scores}
 
     @property
-    def leading(self) -> Score:
-        """The score that decides: the comparison with the clean model, else the McNemar test."""
-        return self.by_rule.get("relative", self.by_rule[TEST])
+    def attraction(self) -> Score | None:
+        """Old-answer attraction against chance; None if the files do not list the options."""
+        return self.evidence.attraction
 
-    @property
-    def doubts(self) -> list[Doubt]:
-        """Why the verdict is withheld although the test has one."""
-        return doubts(
-            self.leading.verdict,
-            self.judged,
-            self.guessing,
-            self.attraction,
-            alpha=self.leading.alpha,
-            has_reference="relative" in self.by_rule,
-        )
+    @cached_property
+    def decision(self) -> Decision:
+        """The verdict and its reasons."""
+        return decide(self.evidence)
 
     @property
     def verdict(self) -> Verdict:
-        """The verdict of the leading score, "inconclusive" if there are doubts."""
-        return "inconclusive" if self.doubts else self.leading.verdict
+        """The verdict."""
+        return self.decision.verdict
 
     @property
     def qualifiers(self) -> list[str]:
-        """What the verdict rests on besides the gap, in sentences."""
-        verdict, is_alone = self.leading.verdict, "relative" not in self.by_rule
-        lines = [
-            f"{EASIER} Only a clean model (--reference) can show whether these are."
-            if is_alone and verdict == "not_detected"
-            else "",
-            attraction_sentence(verdict, self.attraction),
-            self.judged.text(),
-            f"{'; '.join(one.text() for one in self.guessing)}." if self.guessing else "",
-        ]
-        return [line for line in lines if line]
+        """What the verdict assumes and rests on besides the gap, in sentences."""
+        return qualifiers(self.evidence, self.decision)
 
     @property
     def warnings(self) -> list[str]:
         """The distinct warnings."""
-        return list(dict.fromkeys(text for score in self.scores for text in score.warnings))
+        return list(dict.fromkeys(text for score in self._shown for text in score.warnings))
+
+    @property
+    def _shown(self) -> list[Score]:
+        return [score for score in self.scores if self.show_sign or score.rule != "sign"]
 
     def sentence(self) -> str:
-        """Return the gap and the verdict in words."""
-        score = self.by_rule[TEST]
-        assert score.statistic is not None and score.p_value is not None
-        moves = "falls" if score.statistic < 0 else "rises" if score.statistic > 0 else "stays"
-        by = "" if moves == "stays" else f" by {abs(100 * score.statistic):.1f} points"
-        between = f" {formats.interval(score.interval)}" if score.interval else ""
-        p = formats.p_equation(score.p_value)
-        return (
-            f"{score.model} on {score.benchmark}: accuracy {moves}{by}{between} from original to"
-            f" perturbed, on {score.n} items answered in both (exact one-sided McNemar"
-            f" {p}){self._comparison()}: {_CONCLUSIONS[self.verdict]}{self._obstacle()}."
-        )
-
-    def _comparison(self) -> str:
-        score = self.leading
-        if score.reference is None or score.statistic is None or score.p_value is None:
-            return ""
-        side = "below" if score.statistic < 0 else "above"
-        return (
-            f"; that is {abs(100 * score.statistic):.1f} points {side} the gap of the clean model"
-            f" {score.reference.model} {formats.interval(score.interval)}"
-            f" ({formats.p_equation(score.p_value)})"
-        )
-
-    def _obstacle(self) -> str:
-        """Return why there is no verdict and what to do, as the end of a sentence."""
-        if found := self.doubts:
-            reasons = "; moreover, ".join(doubt.reason for doubt in found)
-            return f", since {reasons}. What to do: {'; and '.join(d.remedy for d in found)}"
-        if self.verdict == "inconclusive" and self.leading.warnings:
-            return f", since {self.leading.warnings[-1]}"
-        return ""
+        """Return the verdict in words."""
+        gap, evidence = self.evidence.gap, self.evidence
+        clusters = dict(zip(evidence.pairs.ids, evidence.pairs.clusters, strict=True))
+        return sentence(gap.benchmark, evidence, self.decision, changes_of(gap, clusters))
 
     def table(self) -> Table:
         """Return a table of one row with the columns of the report's main table."""
-        score, sign = self.by_rule[TEST], self.by_rule["sign"]
-        assert score.statistic is not None and score.p_value is not None
+        score, leading = self.by_rule[TEST], self.decision.leading
+        assert score.statistic is not None
         gap = formats.interval(score.interval)
         fields = [
             *(
@@ -151,10 +101,12 @@ class GapTable:
             (Column("Δ, pp"), Cell(formats.points(score.statistic), gap)),
             (Column("p"), Cell(formats.p_value(score.p_value))),
             (Column("McNemar test", numeric=False), Cell(VERDICTS[score.verdict])),
-            (Column("Sign rule (paper)", numeric=False), Cell(VERDICTS[sign.verdict])),
         ]
-        if "relative" in self.by_rule:
-            fields += _relative(self.by_rule["relative"])
+        if self.show_sign:
+            sign = VERDICTS[self.by_rule["sign"].verdict]
+            fields.append((Column("Sign rule (paper)", numeric=False), Cell(sign)))
+        if self.decision.references:
+            fields += _relative(leading)
         fields.append((Column("Verdict", numeric=False), Cell(VERDICTS[self.verdict])))
         if self.attraction is not None:
             fields += _old_answers(self.attraction)
@@ -168,10 +120,9 @@ class GapTable:
             "Accuracy on the original and on the perturbed version of the same items, with counts"
             " and 95 % Wilson intervals, and the gap between them (perturbed − original; negative"
             " is suspicious) with its paired 95 % interval. p: exact one-sided McNemar test. The"
-            " sign rule does not control false alarms: it flags about half of all clean models with"
-            " a true gap of 0. The verdict is that of the comparison with a clean model if there is"
-            " one, else of the McNemar test, and withheld where a gap is no evidence. Old answers:"
-            " wrong answers to perturbed items that are the original's answer.",
+            " verdict is that of the comparison with clean models if there are any, and withheld"
+            " where a gap is no evidence. Old answers: wrong answers to perturbed items that are"
+            f" the original's answer.{SIGN_RULE if self.show_sign else ''}",
             "Model",
             columns,
             ((score.benchmark, (Row(score.model, cells),)),),
@@ -197,7 +148,7 @@ class GapTable:
 
     def csv(self) -> str:
         """Return one row per rule, in full precision."""
-        return writers.records_csv([_csv_row(score) for score in self.scores])
+        return writers.records_csv([_csv_row(score) for score in self._shown])
 
     def json(self) -> str:
         """Return the full scores, including per-item values."""

@@ -89,7 +89,7 @@ def scores_of_models(
                 model=model.name,
                 benchmark=benchmark,
                 scoring=scoring,
-                reference=other.files if other else None,
+                references=[other.files] if other and other.files else [],
                 settings=settings,
             )
             found += [*table.scores, *([table.attraction] if table.attraction else [])]

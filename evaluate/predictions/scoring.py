@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from flipbench.benchmarks.build import answer_letter, find_answer
@@ -64,6 +64,14 @@ class ScoredPair:
     def answered(self) -> bool:
         """Whether both replies are right or wrong."""
         return self.original.right is not None and self.perturbed.right is not None
+
+    def without_replies(self) -> ScoredPair:
+        """Return the same pair for a model that was not asked about it."""
+        return replace(
+            self,
+            original=ScoredReply(self.original.prediction, None),
+            perturbed=ScoredReply(self.perturbed.prediction, None),
+        )
 
 
 def score_pairs(

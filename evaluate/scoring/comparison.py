@@ -54,6 +54,7 @@ __all__ = [
     "below_reference_score",
     "compare",
     "gap_score",
+    "if_equally_hard",
     "mcnemar_score",
     "relative_score",
     "threshold_score",
@@ -304,6 +305,25 @@ def mcnemar_score(comparison: Comparison, rule: str = "mcnemar") -> Score:
     verdict = rules.significant(one_sided_p(comparison, outcome), alpha)
     refusal = rules.too_few_warning(outcome.n_independent, alpha)
     return score_of(comparison, rule, outcome, verdict, refusal)
+
+
+def if_equally_hard(rule: Rule) -> Rule:
+    """Return a rule that assumes both versions to be equally hard, and gives no verdict if not."""
+
+    def decide(comparison: Comparison) -> Score:
+        score = rule(comparison)
+        if comparison.benchmark.exchangeable is not False:
+            return score
+        warning = (
+            f"rule {score.rule!r} assumes that both versions are equally hard, but the pairs of"
+            f" {score.benchmark} were found, not made, so one version may be harder for any model:"
+            " use rule 'relative' with a clean reference model"
+        )
+        warnings = (*score.warnings, warning)
+        changes = {"verdict": "not_applicable", "p_value": None, "warnings": warnings}
+        return score.model_copy(update=changes)
+
+    return decide
 
 
 def below_reference_score(comparison: Comparison, rule: str) -> Score:

@@ -68,6 +68,14 @@ def against_chance(replies: PerturbedReplies, settings: Settings) -> dict[str, A
     }
 
 
+def without_old_answers(wrong: Sequence[WrongAnswer], n: int) -> float:
+    """Return the p-value of `against_chance` after ``n`` of the old answers are left out."""
+    old = [answer for answer in wrong if answer.is_old]
+    kept = [*old[n:], *(answer for answer in wrong if not answer.is_old)]
+    fields = against_chance(PerturbedReplies([], kept), Settings())
+    return 1.0 if fields["p_value"] is None else float(fields["p_value"])
+
+
 def decided(
     replies: PerturbedReplies,
     wrong: Sequence[WrongAnswer],

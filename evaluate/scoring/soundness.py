@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from flipbench.core.records import Score
 from flipbench.reporting import formats
 
 from ..protocol.rules import Verdict
 from ..statistics.counts import poisson_binomial_p
-from ..statistics.resampling import by_cluster, exact_label_swap_p
 
 EASIER = (
     "Edited versions have been easier than their originals: all clean models of Park et al. (arXiv"
@@ -33,15 +30,12 @@ class Judged:
         Who judged them; empty if nobody is known to have.
     by_construction : bool
         Whether the pairs need no judgement.
-    p_value : float
-        Of the gap on the judged pairs alone.
     """
 
     n: int
     n_judged: int = 0
     raters: str = ""
     by_construction: bool = False
-    p_value: float = 1.0
 
     def text(self) -> str:
         """Return it as a sentence."""
@@ -93,10 +87,17 @@ class Guessing:
 
 @dataclass(frozen=True)
 class Doubt:
-    """Why a gap is no evidence, and what to do about it, as parts of a sentence."""
+    """Why a gap is no evidence, and what to do about it, as parts of a sentence.
+
+    Attributes
+    ----------
+    kind : str
+        The reason in two words, for tables.
+    """
 
     reason: str
     remedy: str
+    kind: str
 
 
 def against_guessing(model: str, k: int, n_options: Sequence[int]) -> Guessing:
@@ -113,29 +114,8 @@ def against_guessing(model: str, k: int, n_options: Sequence[int]) -> Guessing:
     )
 
 
-def drop_p(changes: Mapping[str, float], clusters: Mapping[str, str]) -> float:
-    """Return the exact p-value of a drop, from changes (-1, 0, 1) and clusters by item id.
-
-    Without shared clusters it is that of the McNemar test.
-
-    >>> round(drop_p({"a": -1, "b": -1, "c": 1}, {"a": "a", "b": "b", "c": "c"}), 6)
-    0.5
-    """
-    values = np.array(list(changes.values()), dtype=float)
-    totals, _ = by_cluster(values, [clusters[item_id] for item_id in changes])
-    return exact_label_swap_p(np.rint(totals))
-
-
-def doubts(
-    verdict: Verdict,
-    judged: Judged,
-    guessing: Sequence[Guessing],
-    attraction: Score | None,
-    *,
-    alpha: float,
-    has_reference: bool,
-) -> list[Doubt]:
-    """Return why a verdict on the gap must be withheld; empty if there is no reason.
+def shows_nothing(guessing: Sequence[Guessing], attraction: Score | None, alpha: float) -> bool:
+    """Return whether nothing shows that the perturbed images have any effect on a model.
 
     Parameters
     ----------
@@ -145,39 +125,7 @@ def doubts(
         Old-answer attraction against chance. Without it, accuracy significantly below guessing
         takes its place: neither happens if the images show nothing and the model guesses.
     """
-    found = []
-    is_valid = judged.by_construction or judged.p_value <= alpha
-    if verdict == "contaminated" and not is_valid and not has_reference:
-        unjudged = "nobody is known to have judged the perturbed images"
-        if judged.n_judged:
-            unjudged = (
-                f"it is not ({formats.p_equation(judged.p_value)}) on the {judged.n_judged:,} of"
-                f" {judged.n:,} pairs that were judged valid"
-            )
-        found.append(
-            Doubt(
-                f"the gap is significant, but {unjudged}, and bad edits give the same gap",
-                "have the pairs judged (flipbench filter or flipbench review), say who judged them"
-                " (--judged-by), or compare with a clean model (--reference)",
-            )
-        )
-    if verdict in ("contaminated", "not_detected") and _show_nothing(guessing, attraction, alpha):
-        models = "; ".join(one.text() for one in guessing)
-        old = f"; {attraction_text(attraction)}" if attraction and attraction.n else ""
-        found.append(
-            Doubt(
-                f"no model does better than guessing on the perturbed versions, so their images may"
-                f" show nothing: {models}{old}",
-                "look at the pairs (flipbench review), or give a clean model that can answer such"
-                " questions (--reference)",
-            )
-        )
-    return found
-
-
-def _show_nothing(guessing: Sequence[Guessing], attraction: Score | None, alpha: float) -> bool:
-    """Return whether nothing shows that the perturbed images have any effect on a model."""
-    if not guessing or any(one.p_above <= alpha for one in guessing):
+    if not guessing or any(each.p_above <= alpha for each in guessing):
         return False
     if attraction is not None and attraction.p_value is not None:
         return attraction.p_value > alpha

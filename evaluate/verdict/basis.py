@@ -1,4 +1,4 @@
-"""What a verdict rests on besides the gap: judged pairs, guessing, and readings of the replies."""
+"""What a verdict on a model that was asked here rests on."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from flipbench.core.records import Score
 from flipbench.reporting import formats
 
 from ..diagnosis.diagnosis import NO_MEMORY, Diagnosis
-from ..protocol.rules import Verdict
-from ..report.tables import GAP, TEST
+from ..report.tables import GAP, RELATIVE, TEST
 from ..scoring import old_answers
+from ..scoring.paired_replies import PairedReplies, Pairs
 from ..scoring.scores import cluster_of
-from ..scoring.soundness import Doubt, Guessing, Judged, against_guessing, drop_p
-from .other_detectors import OtherDetectorResult
-from .panel import Panel
+from ..scoring.soundness import Doubt, Judged, against_guessing
+from ..statistics.gap_tests import drop_p
+from .decision import GapEvidence, Reference
 
 CONFIDENCE = "confidence_gap"
 
@@ -33,6 +33,10 @@ class Evidence:
         All scores of the model, against every reference if a rule takes one.
     references : mapping of str to sequence of Score
         The clean reference models' own scores, by model name.
+    replies : PairedReplies
+        The model's.
+    reference_replies : mapping of str to PairedReplies
+        The references', by model name.
     not_run : mapping of str to str
         Detectors that could not be run on the model, and why.
     diagnosis : Diagnosis, optional
@@ -43,6 +47,8 @@ class Evidence:
     model: str
     scores: Sequence[Score]
     references: Mapping[str, Sequence[Score]]
+    replies: PairedReplies
+    reference_replies: Mapping[str, PairedReplies]
     not_run: Mapping[str, str] = field(default_factory=dict)
     diagnosis: Diagnosis | None = None
 
@@ -51,69 +57,88 @@ class Evidence:
         """The diagnosis, if something fell and was asked about."""
         return self.diagnosis if self.diagnosis is not None and self.diagnosis.was_asked else None
 
+    @property
+    def gap(self) -> Score:
+        """The model's own gap, by the McNemar test."""
+        return gap_scores(self.scores, TEST)[0]
+
     def clusters(self) -> dict[str, str]:
         """Return what each original shares with others, by its id."""
         return {item.id: cluster_of(item) for item in self.benchmark.originals}
 
-    def judged(self, gap: Score) -> Judged:
-        """Return how many of the pairs compared were judged valid, and by whom."""
-        benchmark = self.benchmark
-        valid = {p.original.id for p in benchmark.judged} & set(gap.per_item)
-        changes = {item_id: v for item_id, v in gap.per_item.items() if item_id in valid}
-        return Judged(
-            n=gap.n,
-            n_judged=len(valid),
-            raters=benchmark.judged_by,
-            by_construction=benchmark.exchangeable is True,
-            p_value=drop_p(changes, self.clusters()),
+    def of_gap(self) -> GapEvidence:
+        """Return what the verdict itself needs."""
+        benchmark, gap = self.benchmark, self.gap
+        judged_ids = frozenset(pair.original.id for pair in benchmark.judged)
+        pairs = Pairs.of(benchmark)
+        models = [(self.model, gap)]
+        for name, scores in self.references.items():
+            models += [(name, score) for score in gap_scores(scores, TEST)[:1]]
+        n_options = dict(zip(pairs.ids, pairs.n_options.tolist(), strict=True))
+        compared = {s.reference_fingerprint: s for s in gap_scores(self.scores, RELATIVE)}
+        return GapEvidence(
+            pairs=pairs,
+            replies=self.replies,
+            gap=gap,
+            exchangeable=benchmark.exchangeable,
+            judged=Judged(
+                n=gap.n,
+                n_judged=len(judged_ids & set(gap.per_item)),
+                raters=benchmark.judged_by,
+                by_construction=benchmark.exchangeable is True,
+            ),
+            judged_ids=judged_ids,
+            references=tuple(
+                Reference(replies, compared[replies.fingerprint], attraction_of(scores))
+                for name, scores in self.references.items()
+                if (replies := self.reference_replies[name]).fingerprint in compared
+            ),
+            attraction=attraction_of(self.scores),
+            guessing=tuple(
+                against_guessing(
+                    name,
+                    score.accuracies["perturbed"].k,
+                    [n_options[item_id] for item_id in score.per_item],
+                )
+                for name, score in models
+                if score.n
+            ),
+            other_causes=self._other_causes(),
         )
 
-    def explained_away(self, gap: Score) -> list[Doubt]:
+    def _other_causes(self) -> tuple[Doubt, ...]:
         """Return the doubt that the gap is no evidence of memory, if it may have another cause.
 
         That is the case if bad edits and expectations (`NO_MEMORY`) are most of the fallen items,
         or if the gap is not significant without these.
         """
+        gap = self.gap
         if (diagnosis := self.explained) is None or not diagnosis.attributed:
-            return []
-        left = {id_: v for id_, v in gap.per_item.items() if id_ not in diagnosis.attributed}
-        p_value = drop_p(left, self.clusters()) if left else 1.0
+            return ()
+        pairs = Pairs.of(self.benchmark)
+        changes = self.replies.changes()
+        for i, item_id in enumerate(pairs.ids):
+            if item_id in diagnosis.attributed:
+                changes[i] = float("nan")
+        p_value = drop_p(changes, pairs.clusters)
         n_explained = len(diagnosis.attributed)
         if p_value <= gap.alpha and 2 * n_explained <= diagnosis.n_fell:
-            return []
+            return ()
         without = f"without them the gap has {formats.p_equation(p_value)}"
         parts = " and ".join(
             f"{name} {formats.rate(diagnosis.share(name))}"
             for name in NO_MEMORY
             if diagnosis.counts[name]
         )
-        return [
+        return (
             Doubt(
                 f"{n_explained:,} of the {diagnosis.n_fell:,} fallen items need no memory of the"
                 f" item ({parts}); {without}",
                 "look at these items, and compare with a clean model that has the same expectations"
                 " (--reference), on pairs whose originals are as unusual as their edits",
-            )
-        ]
-
-    def guessing(self, gap: Score) -> list[Guessing]:
-        """Return the right answers to perturbed items of the model, then of its references."""
-        found = [(self.model, gap)]
-        for name, scores in self.references.items():
-            found += [(name, score) for score in gap_scores(scores, TEST)[:1]]
-        n_options = {p.original.id: len(p.original.options or ()) for p in self.benchmark.pairs}
-        return [
-            against_guessing(
-                name, score.accuracies["perturbed"].k, [n_options[id_] for id_ in score.per_item]
-            )
-            for name, score in found
-            if score.n
-        ]
-
-    def attraction(self) -> Score | None:
-        """Return old-answer attraction against chance, if it was read."""
-        rules = (old_answers.DETECTOR, "chance")
-        return next((s for s in self.scores if (s.detector, s.rule) == rules), None)
+                "other causes",
+            ),
+        )
 
     def readings(self) -> list[Score]:
         """Return old-answer attraction and the confidence gap, by each rule that applies."""
@@ -121,22 +146,12 @@ class Evidence:
         return [s for s in self.scores if s.detector in readers and s.statistic is not None]
 
 
-@dataclass(frozen=True)
-class Facts:
-    """All that the words of a verdict are made from; see `DetectionVerdict` for the fields."""
-
-    evidence: Evidence
-    verdict: Verdict
-    gap: Score
-    leading: Score
-    against: tuple[Score, ...]
-    judged: Judged
-    guessing: tuple[Guessing, ...]
-    doubts: tuple[Doubt, ...]
-    panel: Panel | None
-    other_detectors: tuple[OtherDetectorResult, ...]
-
-
 def gap_scores(scores: Sequence[Score], rule: str) -> list[Score]:
     """Return the scores of one rule of the perturbation gap."""
     return [score for score in scores if (score.detector, score.rule) == (GAP, rule)]
+
+
+def attraction_of(scores: Sequence[Score]) -> Score | None:
+    """Return old-answer attraction against chance, if it was read."""
+    rule = (old_answers.DETECTOR, "chance")
+    return next((score for score in scores if (score.detector, score.rule) == rule), None)

@@ -15,11 +15,12 @@ from flipbench.reporting.pages import environment
 from ..diagnosis.section import diagnosis_of_one
 from ..page.gallery import Gallery, make_gallery
 from ..protocol.grid import GridModel
-from ..report.tables import TEST, VERDICTS
+from ..report.tables import VERDICTS
 from .basis import Evidence
+from .decision import Decision
 from .sensitivity import counts_of
 from .tables import gap_table, other_detectors_table, power_table, readings_table
-from .verdict import DetectionVerdict
+from .verdict import ModelVerdict
 
 N_EXAMPLES = 12
 _BUDGET = 1_500_000  # bytes of thumbnails
@@ -46,12 +47,16 @@ class VerdictPage:
         What else is known about the model, such as its contamination card.
     """
 
-    finding: DetectionVerdict
-    evidence: Evidence
+    finding: ModelVerdict
     grid: Sequence[GridModel]
     replies: Mapping[str, tuple[str, str]]
     settings: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
+
+    @property
+    def evidence(self) -> Evidence:
+        """What the verdict rests on."""
+        return self.finding.evidence
 
     @property
     def title(self) -> str:
@@ -69,7 +74,8 @@ def write_verdict(page: VerdictPage, folder: Path) -> Path:
     DataError
         If the folder cannot be written, or an image of the benchmark is missing.
     """
-    rows = "".join(score.model_dump_json() + "\n" for score in page.evidence.scores)
+    scores = {score.id: score for score in (*page.evidence.scores, page.finding.leading)}
+    rows = "".join(score.model_dump_json() + "\n" for score in scores.values())
     gallery = fallen_pairs(page)
     files = {
         "scores.jsonl": rows,
@@ -97,12 +103,12 @@ def markdown(page: VerdictPage, gallery: Gallery) -> str:
     finding = page.finding
     lines = [f"# {markdown_text(page.title)}", "", finding.sentence, ""]
     lines += [f"- {text}" for text in (*finding.qualifiers, *page.notes)]
-    lines += ["", "## The gap", "", writers.markdown(gap_table(page.finding, page.evidence))]
+    lines += ["", "## The gap", "", writers.markdown(gap_table(finding))]
     lines += [f"- {formats.as_sentence(text)}" for text in finding.leading.warnings]
     readings = readings_table(finding)
     lines += ["", writers.markdown(readings)] if readings else []
-    if finding.diagnosis is not None:
-        why = diagnosis_of_one(finding.model, finding.diagnosis)
+    if (explained := page.evidence.explained) is not None:
+        why = diagnosis_of_one(finding.model, explained)
         lines += ["", f"## {why.title}", "", *map(writers.markdown, why.tables)]
         lines += [f"- {note}" for note in why.notes]
     lines += ["", "## What would change this verdict", ""]
@@ -127,7 +133,8 @@ def markdown(page: VerdictPage, gallery: Gallery) -> str:
 
 def as_json(page: VerdictPage, gallery: Gallery) -> JsonDict:
     """Return every number of the page; full scores are in ``scores.jsonl``."""
-    finding, gap = page.finding, page.finding.gap
+    finding, gap, decision = page.finding, page.finding.gap, page.finding.decision
+    explained = page.evidence.explained
     return {
         "model": finding.model,
         "model_fingerprint": gap.model_fingerprint,
@@ -135,17 +142,23 @@ def as_json(page: VerdictPage, gallery: Gallery) -> JsonDict:
         "benchmark_id": page.evidence.benchmark.id,
         "exchangeable": page.evidence.benchmark.exchangeable,
         "verdict": finding.verdict,
-        "rule": finding.rule,
-        "doubts": [asdict(doubt) for doubt in finding.doubts],
+        "rule": finding.leading.rule,
+        "decides": decision.decides,
+        "p_value": decision.p_value,
+        "score_id": finding.leading.id,
+        "doubts": [asdict(doubt) for doubt in decision.doubts],
         "sentence": finding.sentence,
         "qualifiers": [*finding.qualifiers, *page.notes],
         "gap": _numbers(gap),
-        "against_references": [_numbers(score) for score in finding.against],
+        "against_references": [_numbers(r.score) for r in finding.of_gap.references],
         "references": sorted(page.evidence.references),
-        "panel": _panel(finding),
-        "judged": asdict(finding.judged),
-        "guessing": [asdict(one) for one in finding.guessing],
-        "readings": [{"detector": score.detector} | _numbers(score) for score in finding.readings],
+        "references_left_out": decision.left_out,
+        "panel": _panel(decision),
+        "judged": asdict(finding.of_gap.judged),
+        "guessing": [asdict(each) for each in finding.of_gap.guessing],
+        "readings": [
+            {"detector": score.detector} | _numbers(score) for score in page.evidence.readings()
+        ],
         "what_would_change_it": list(finding.sensitivity.sentences),
         "pairs_needed": [asdict(row) for row in finding.sensitivity.pairs],
         "other_detectors": [
@@ -159,17 +172,25 @@ def as_json(page: VerdictPage, gallery: Gallery) -> JsonDict:
             }
             for result in finding.other_detectors
         ],
-        "diagnosis": finding.diagnosis.to_json() if finding.diagnosis else None,
+        "diagnosis": explained.to_json() if explained else None,
         "suspect_items": [card.name for card in gallery.cards],
         "settings": dict(page.settings),
     }
 
 
-def _panel(finding: DetectionVerdict) -> JsonDict | None:
-    if (panel := finding.panel) is None:
+def _panel(decision: Decision) -> JsonDict | None:
+    """Return the difference from the mean of several references."""
+    if (mean := decision.difference) is None:
         return None
-    between = panel.interval.model_dump() if panel.interval else None
-    return {"gaps": panel.gaps, "p_value": panel.p_value, "predictive_interval": between}
+    return {
+        "gaps": [r.score.reference.statistic for r in decision.references if r.score.reference],
+        "difference": mean.difference,
+        "spread": mean.spread,
+        "interval": mean.interval.model_dump(),
+        "p_value": mean.p_below,
+        "degrees_of_freedom": mean.df,
+        "n": mean.n,
+    }
 
 
 def _numbers(score: Score) -> JsonDict:
@@ -180,16 +201,16 @@ def _numbers(score: Score) -> JsonDict:
 
 def html(page: VerdictPage, gallery: Gallery) -> str:
     """Return the page: no script, no network, light and dark."""
-    finding = page.finding
+    finding, explained = page.finding, page.evidence.explained
     template = environment(_TEMPLATES).get_template("verdict.html.jinja")
     return template.render(
         title=page.title,
         page=page,
         finding=finding,
         verdict=_stamp(finding),
-        gap=gap_table(finding, page.evidence),
+        gap=gap_table(finding),
         readings=readings_table(finding),
-        why=diagnosis_of_one(finding.model, finding.diagnosis) if finding.diagnosis else None,
+        why=diagnosis_of_one(finding.model, explained) if explained else None,
         power=power_table(finding),
         others=other_detectors_table(finding),
         warnings=[formats.as_sentence(text) for text in finding.leading.warnings],
@@ -199,14 +220,20 @@ def html(page: VerdictPage, gallery: Gallery) -> str:
     )
 
 
-def _stamp(finding: DetectionVerdict) -> str:
+def _stamp(finding: ModelVerdict) -> str:
     text = VERDICTS[finding.verdict]
-    basis = {TEST: "by the exact test of the gap", "relative": "by comparison with a clean model"}
-    decided = finding.verdict in ("contaminated", "not_detected")
-    return f"Verdict: {text}, {basis[finding.rule]}" if decided else f"Verdict: {text}"
+    basis = {
+        "mcnemar": "by the exact test of the gap",
+        "relative": "by comparison with clean models",
+        "old_answer_attraction": "by old answers",
+    }
+    if finding.verdict in ("contaminated", "not_detected"):
+        return f"Verdict: {text}, {basis[finding.decision.decides]}"
+    kinds = [doubt.kind for doubt in finding.decision.doubts]
+    return f"Verdict: {text} ({', '.join(kinds)})" if kinds else f"Verdict: {text}"
 
 
-def _heading(gallery: Gallery, finding: DetectionVerdict) -> str:
+def _heading(gallery: Gallery, finding: ModelVerdict) -> str:
     b = counts_of(finding.gap).b
     if not b:
         return "No item fell"

@@ -45,7 +45,7 @@ class Sensitivity:
     sentences : tuple of str
         One per change.
     pairs : tuple of PairsNeeded
-        Power of the exact one-sided McNemar test if as many answers change as did here; empty
+        Power of the exact one-sided McNemar test if answers rise as often as by chance here; empty
         if the verdict is not based on that test.
     is_rough : bool
         Whether they are rough because pairs share images.
@@ -102,6 +102,10 @@ def sensitivity(changes: Changes, leading: Score) -> Sensitivity:
     gap = changes.gap
     if not gap.n:
         return Sensitivity((_obstacle(gap),))
+    if leading.verdict == "not_applicable":
+        return Sensitivity(
+            ("A clean model (--reference), if possible the one this model was trained from.",)
+        )
     if leading is not gap:
         return Sensitivity(tuple(_of_relative(changes, leading)))
     sentences = _of_test(changes)
@@ -201,23 +205,25 @@ def counts_of(gap: Score) -> PairedCounts:
 def detectable_gap(changes: Changes, target_power: float = TARGET_POWER) -> float | None:
     """Return the smallest drop that the pairs compared detect with probability ``target_power``.
 
-    A positive fraction in steps of 0.001, if as many answers change as did here; None if even the
-    largest drop is detected less often.
+    A positive fraction in steps of 0.001; None if even the largest drop is detected less often.
     """
-    gap = changes.gap
 
     def detected(thousandths: int) -> bool:
-        return power(_design(-thousandths / 1_000, gap), int(changes.worth)) >= target_power
+        return power(_design(-thousandths / 1_000, changes.gap), int(changes.worth)) >= target_power
 
     n_missed = bisect_left(range(1, 1_001), True, key=detected)
     return (n_missed + 1) / 1_000 if n_missed < 1_000 else None
 
 
 def _design(drop: float, gap: Score) -> Design:
-    """Return a design with as many changed answers as here, but no fewer than ``drop`` takes."""
+    """Return a design of a true gap ``drop``: answers rise as often as by chance here, more fall.
+
+    Without memory, answers rise and fall alike, at half the changes measured (one more is counted,
+    so that the share is never 0); a memory adds to those that fall.
+    """
     counts = counts_of(gap)
-    changed = (counts.b + counts.c) / gap.n
-    return Design(drop, min(1.0, max(changed, abs(drop))), gap.alpha)
+    rise = (counts.b + counts.c + 1) / (2 * gap.n)
+    return Design(drop, min(1.0, max(2 * rise + abs(drop), abs(drop))), gap.alpha)
 
 
 def _power_rows(changes: Changes) -> tuple[PairsNeeded, ...]:
@@ -304,8 +310,7 @@ def _of_relative(changes: Changes, leading: Score) -> list[str]:
 
     Its power has no exact analysis: the numbers scale its interval.
     """
-    if leading.verdict == "not_applicable" or leading.statistic is None or not leading.interval:
-        return ["A clean model (--reference), if possible the one this model was trained from."]
+    assert leading.statistic is not None and leading.interval is not None
     difference, high = leading.statistic, leading.interval.high
     if leading.verdict == "contaminated":
         discount = math.floor(-high * leading.n) + 1
@@ -313,8 +318,8 @@ def _of_relative(changes: Changes, leading: Score) -> list[str]:
             f"{_flips(changes)} The interval of the difference would reach 0 if about"
             f" {discount:,} of the {counts_of(changes.gap).b:,} that fell were discounted because"
             " the perturbed image does not show its new answer; check them below.",
-            "Another clean model that drops further than this reference: of several references, the"
-            " one with the weakest evidence of contamination decides.",
+            "More clean models: the verdict then rests on the mean of their gaps, and allows for"
+            " how much these differ.",
         ]
     if difference >= 0:
         return ["A gap below the reference's; more pairs like these would not change the verdict."]

@@ -7,19 +7,19 @@ from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from ..report.tables import TEST, VERDICTS, as_header, count_cell, rule_title, title
-from .basis import Evidence, gap_scores
+from .basis import gap_scores
 from .other_detectors import measured
 from .sensitivity import MOST_PAIRS, PairsNeeded, counts_of
-from .verdict import DetectionVerdict
+from .verdict import ModelVerdict
 
 _GAP_COLUMNS = ("Δ, pp", "p", "Original, %", "Perturbed, %", "Fell", "Rose", "No option named")
 
 
-def gap_table(finding: DetectionVerdict, evidence: Evidence) -> Table:
+def gap_table(finding: ModelVerdict) -> Table:
     """Return the gap of the model and of each reference, with counts, interval and p."""
     references = [
         _gap_row(name, score)
-        for name, scores in evidence.references.items()
+        for name, scores in finding.evidence.references.items()
         for score in gap_scores(scores, TEST)[:1]
     ]
     rows = {"The model": [_gap_row(finding.model, finding.gap)], "Clean references": references}
@@ -51,10 +51,10 @@ def _gap_row(name: str, score: Score) -> Row:
     return Row(name, cells)
 
 
-def readings_table(finding: DetectionVerdict) -> Table | None:
+def readings_table(finding: ModelVerdict) -> Table | None:
     """Return old-answer attraction and the confidence gap by rule, or None if neither was read."""
     groups: dict[str, list[Row]] = {}
-    for score in finding.readings:
+    for score in finding.evidence.readings():
         against = score.reference.model if score.reference else ""
         name = f"against {against}" if against else rule_title(score.detector, score.rule)
         expected = formats.NOTHING
@@ -86,7 +86,7 @@ def readings_table(finding: DetectionVerdict) -> Table | None:
     )
 
 
-def other_detectors_table(finding: DetectionVerdict) -> Table | None:
+def other_detectors_table(finding: ModelVerdict) -> Table | None:
     """Return the other detectors' results, or None if there are none."""
     if not finding.other_detectors:
         return None
@@ -133,7 +133,7 @@ def _not_run_row(names: list[str], why: str) -> Row:
     return Row(header, (listed, nothing, nothing, Cell(why)))
 
 
-def power_table(finding: DetectionVerdict) -> Table | None:
+def power_table(finding: ModelVerdict) -> Table | None:
     """Return how many pairs the test needs, or None if the verdict is not based on it."""
     if not finding.sensitivity.pairs:
         return None
@@ -153,9 +153,9 @@ def power_table(finding: DetectionVerdict) -> Table | None:
     )
     return Table(
         "power",
-        "Pairs that the exact one-sided McNemar test needs to detect a true gap, if as many answers"
-        f" change between the two versions as did here ({counts.b + counts.c}/{n}), or as many as"
-        f" the gap requires if that is more.{shared}",
+        "Pairs that the exact one-sided McNemar test needs to detect a true gap, if half of the"
+        f" answers that changed here ({counts.b + counts.c}/{n}) rise, as many fall by chance, and"
+        f" the gap's share falls besides.{shared}",
         "True gap",
         (
             Column("Detected 4 times in 5"),

@@ -200,7 +200,9 @@ def _of_detection(path: Path, known: Results | None) -> TransparencyCard:
 def _card(verdict: JsonDict, scores: Sequence[Score], known: Results | None) -> TransparencyCard:
     rates = {(one.detector, one.rule): one for one in known.detectors} if known else {}
     rule = verdict["rule"]
-    gap = least_significant([s for s in scores if (s.detector, s.rule) == (GAP, rule)])
+    by_rule = [s for s in scores if (s.detector, s.rule) == (GAP, rule)]
+    deciding = [s for s in by_rule if s.id == verdict.get("score_id")]
+    gap = least_significant(deciding or by_rule)  # verdicts of older versions name no score
     checks = [_check(gap, rates, verdict["verdict"], verdict["doubts"])]
     not_checked = {}
     for one in verdict["other_detectors"]:

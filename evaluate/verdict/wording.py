@@ -4,83 +4,95 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from flipbench.core.records import Count, Interval, Score
 from flipbench.reporting import formats
 
+from ..diagnosis.diagnosis import Diagnosis
 from ..diagnosis.section import sentence as diagnosis_sentence
 from ..report.tables import VERDICTS
-from ..scoring.soundness import EASIER, attraction_sentence
-from .basis import Facts
+from ..scoring.soundness import EASIER, attraction_sentence, attraction_text
+from .decision import BAD_EDITS, ENOUGH_REFERENCES, Decision, GapEvidence, Reference
 from .other_detectors import OtherDetectorResult
 from .sensitivity import Changes, detectable_gap
 
 
-def sentence(facts: Facts, changes: Changes) -> str:
+def sentence(benchmark: str, evidence: GapEvidence, decision: Decision, changes: Changes) -> str:
     """Return the verdict as a sentence or two, with the numbers that it rests on."""
-    gap, leading, model = facts.gap, facts.leading, facts.evidence.model
-    name, measured = gap.benchmark, _measured(gap)
-    comparison = ""
-    if leading is not gap and leading.statistic is not None:
-        reference = leading.reference.model if leading.reference else ""
-        other_gap = f"the gap of the clean reference {reference}"
-        p = f"; {formats.p_equation(leading.p_value)}" if leading.p_value is not None else ""
-        comparison = f"; this is {_difference(leading, other_gap, p)}"
-    if facts.doubts:
-        reasons = "; moreover, ".join(doubt.reason for doubt in facts.doubts)
-        remedies = "; and ".join(doubt.remedy for doubt in facts.doubts)
+    gap, leading, model = evidence.gap, decision.leading, evidence.gap.model
+    measured = f"{_measured(gap)}{_comparison(leading, decision)}"
+    if decision.doubts:
+        if [doubt.kind for doubt in decision.doubts] == ["needs reference"]:
+            head = (
+                f"{model} fell more than chance on {benchmark}; a clean model is needed to say why"
+            )
+        else:
+            head = f"There is no verdict on whether {model} was trained on {benchmark}"
+        reasons = "; moreover, ".join(doubt.reason for doubt in decision.doubts)
+        remedies = "; and ".join(doubt.remedy for doubt in decision.doubts)
+        return f"{head}: {reasons}. What to do: {remedies}. Measured: {measured}."
+    if decision.verdict == "contaminated" and decision.decides == "old_answer_attraction":
+        assert evidence.attraction is not None
+        allowed = ""
+        if not evidence.exchangeable:
+            allowed = (
+                f", and still more than chance ({formats.p_equation(decision.p_value or 0.0)}) if"
+                f" {100 * BAD_EDITS:g} % of the edits still show the old answer"
+            )
         return (
-            f"There is no verdict on whether {model} was trained on {name}: {reasons}. What to do:"
-            f" {remedies}. Measured: {measured}{comparison}."
+            f"{model} behaves like a model that was trained on {benchmark}:"
+            f" {attraction_text(evidence.attraction)}{allowed}. It gets {measured}."
         )
-    if leading.verdict == "contaminated":
-        return (
-            f"{model} behaves like a model that was trained on {name}: it gets"
-            f" {measured}{comparison}."
-        )
-    if leading.verdict == "not_detected":
+    if decision.verdict == "contaminated":
+        return f"{model} behaves like a model that was trained on {benchmark}: it gets {measured}."
+    if decision.verdict == "not_detected":
         limit = _limit(changes) if leading is gap and gap.n else ""
         return (
-            f"No contamination of {model} with {name} was detected, which does not show that it is"
-            f" clean: it gets {measured}{comparison}.{limit}"
+            f"No contamination of {model} with {benchmark} was detected, which does not show that"
+            f" it is clean: it gets {measured}.{limit}"
         )
-    if leading.verdict == "not_applicable" and not leading.reference_fingerprint and gap.n:
+    if decision.verdict == "not_applicable" and evidence.exchangeable is False and gap.n:
         return (
-            f"There is no verdict on {model}: the pairs of {name} were found, not made, so one"
+            f"There is no verdict on {model}: the pairs of {benchmark} were found, not made, so one"
             " version may be harder for any model, and no clean model was given for comparison"
             f" (--reference). It gets {measured}, which a difference in difficulty alone may"
             " explain."
         )
     why = leading.warnings[-1] if leading.warnings else "its answers do not allow one"
     return (
-        f"There is no verdict on whether {model} was trained on {name}: {why}. Measured:"
+        f"There is no verdict on whether {model} was trained on {benchmark}: {why}. Measured:"
         f" {measured}."
     )
 
 
-def qualifiers(facts: Facts) -> list[str]:
+def qualifiers(
+    evidence: GapEvidence, decision: Decision, diagnosis: Diagnosis | None = None
+) -> list[str]:
     """Return what the verdict assumes, and what supports or weakens it."""
-    benchmark, gap, leading = facts.evidence.benchmark, facts.gap, facts.leading
-    lines = [_assumption(facts)]
-    if not facts.against and leading is gap and leading.verdict == "not_detected":
+    gap, leading = evidence.gap, decision.leading
+    lines = [_assumption(evidence, decision)]
+    if not decision.references and decision.verdict == "not_detected":
         lines.append(f"{EASIER} Only a clean model (--reference) can show whether these are.")
-    lines.append(attraction_sentence(leading.verdict, facts.evidence.attraction()))
-    if (explained := facts.evidence.explained) is not None:
-        lines.append(diagnosis_sentence(explained))
-    if benchmark.exchangeable is not False:
-        lines.append(facts.judged.text())
-    if facts.guessing:
-        lines.append(f"{'; '.join(one.text() for one in facts.guessing)}.{_unparsed(gap)}")
-    lines += [_comparison(score) for score in facts.against if score.statistic is not None]
-    if facts.panel is not None:
-        lines.append(facts.panel.sentence)
-    elif facts.against:
-        lines.append(
-            "The interval of the difference is over items: it ignores that clean models differ, and"
-            " one clean model does not show how much they do. Pass several references if you can."
-        )
-    if facts.against and benchmark.exchangeable is not False:
+    if decision.decides != "old_answer_attraction":
+        lines.append(attraction_sentence(leading.verdict, evidence.attraction))
+    if diagnosis is not None:
+        lines.append(diagnosis_sentence(diagnosis))
+    if evidence.exchangeable is not False:
+        lines.append(evidence.judged.text())
+    if evidence.guessing:
+        lines.append(f"{'; '.join(each.text() for each in evidence.guessing)}.")
+    lines.append(_unknown_replies(evidence))
+    if len(set(evidence.pairs.clusters)) == len(evidence.pairs.ids):
+        lines.append("No two pairs are known to share an image; they count as independent.")
+    lines += [_reference_line(reference) for reference in decision.references]
+    lines += [
+        f"The reference {name} is left out: {why}." for name, why in decision.left_out.items()
+    ]
+    lines.append(_number_of_references(decision))
+    if decision.references and evidence.exchangeable is not False:
         lines.append(_disagreement(gap, leading))
-    return [line for line in (*lines, *_summary_of(facts.other_detectors)) if line]
+    return [line for line in lines if line]
 
 
 def interval_text(between: Interval) -> str:
@@ -102,6 +114,27 @@ def count_text(count: Count, noun: str) -> str:
     return f"{count.k:,} of {count.n:,} {noun} ({formats.percent(count.k / count.n)} %)"
 
 
+def summary_of(others: Sequence[OtherDetectorResult]) -> list[str]:
+    """Return a sentence on the detectors that have no vote; none if they have no results."""
+    decided = [r for r in others if r.verdict in ("contaminated", "not_detected")]
+    if not decided:
+        return []
+    flagged = [result for result in decided if result.verdict == "contaminated"]
+    n_sound = sum(not result.is_doubtful for result in flagged)
+    names = f" ({', '.join(result.title for result in flagged)})" if flagged else ""
+    doubt = ""
+    if n_sound < len(flagged):
+        doubt = (
+            f"; {n_sound} {'does' if n_sound == 1 else 'do'} so after correction for their number"
+            " and without a suspected false alarm"
+        )
+    return [
+        f"Other detectors: {len(flagged)} of {len(decided)} with a verdict"
+        f" {'calls' if len(flagged) == 1 else 'call'} the model contaminated{names}{doubt}. They"
+        " have no vote: this page cannot show how often each errs on clean models of this kind."
+    ]
+
+
 def _measured(gap: Score) -> str:
     """Return accuracies and gap for use in a sentence."""
     if not gap.n or gap.statistic is None or gap.interval is None:
@@ -116,6 +149,15 @@ def _measured(gap: Score) -> str:
         f" {count_text(gap.accuracies['perturbed'], 'answer-flipped versions')} right, a gap of"
         f" {formats.points(gap.statistic)} points ({interval_text(gap.interval)}{p})"
     )
+
+
+def _comparison(leading: Score, decision: Decision) -> str:
+    if not decision.references or leading.statistic is None or leading.reference is None:
+        return ""
+    name = leading.reference.model
+    other_gap = f"the gap of {'' if len(decision.references) > 1 else 'the clean reference '}{name}"
+    p = f"; {formats.p_equation(leading.p_value)}" if leading.p_value is not None else ""
+    return f"; this is {_difference(leading, other_gap, p)}"
 
 
 def _difference(score: Score, other_gap: str, p: str = "") -> str:
@@ -141,34 +183,44 @@ def _limit(changes: Changes) -> str:
     )
 
 
-def _unparsed(gap: Score) -> str:
-    """Return how many replies on each side name no option, as a sentence."""
-    counts = [
-        f"{count:,}/{gap.n:,} ({side})" for side, count in gap.unparsed.items() if count is not None
-    ]
-    return f" Replies that name no option: {', '.join(counts)}." if counts else ""
+def _unknown_replies(evidence: GapEvidence) -> str:
+    """Return how many replies were no help on each side, as a sentence."""
+    replies, n = evidence.replies, len(evidence.pairs.ids)
+    parts = []
+    for version in ("original", "perturbed"):
+        side = getattr(replies, version)
+        parts += [
+            f"{int(mask.sum()):,} of {n:,} to {version} versions {verb}"
+            for mask, verb in ((side.unreadable, "name no option"), (side.missing, "are missing"))
+            if mask.any()
+        ]
+    if not parts:
+        return ""
+    return (
+        f"Replies: {', '.join(parts)}. The first count as wrong, pairs with a missing one are left"
+        " out; a verdict must hold whichever way all of them are counted."
+    )
 
 
-def _assumption(facts: Facts) -> str:
-    exchangeable = facts.evidence.benchmark.exchangeable
-    if exchangeable is False:
+def _assumption(evidence: GapEvidence, decision: Decision) -> str:
+    if decision.references:
+        return (
+            "The verdict rests on the difference from the gaps of clean models on the same items,"
+            " which allows for perturbed versions that are harder or easier than their originals,"
+            " as long as they are so for all models alike."
+        )
+    if evidence.exchangeable is False:
         return (
             "The pairs were found, not made, so the two versions are not known to be equally hard,"
             " and only a comparison with a clean model is valid."
         )
-    if facts.against:
-        return (
-            "The verdict is based on the difference from a clean model's gap on the same items,"
-            " which allows for perturbed versions that are harder or easier than their originals,"
-            " as long as they are so for both models. Of several references, the one with the"
-            " weakest evidence of contamination decides."
-        )
-    if exchangeable:
+    if evidence.exchangeable:
         return "By construction, neither version is harder, so a clean model's gap is 0 on average."
     return (
-        "The verdict assumes that the perturbed versions are as hard as their originals for a model"
-        " that has seen neither. The method's paper assumes this of edited images; no clean model"
-        " was given to test it."
+        "Edited versions may be harder or easier than their originals for a model that has seen"
+        " neither, so without a clean model the gap alone proves nothing. Old answers may:"
+        " without memory, a wrong answer to the perturbed version names the original's answer no"
+        " more often than another."
     )
 
 
@@ -177,22 +229,22 @@ def _disagreement(gap: Score, leading: Score) -> str:
     alone, compared = gap.verdict == "contaminated", leading.verdict == "contaminated"
     if alone and leading.verdict == "not_detected":
         return (
-            "The model's own gap is significant, but it does not lie significantly below a clean"
-            " model's: the perturbed versions are harder than their originals, or the comparison"
-            " has too few items."
+            "The model's own gap is significant, but it does not lie significantly below that of"
+            " clean models: the perturbed versions are harder than their originals, or the"
+            " comparison has too few items."
         )
     if compared and gap.verdict == "not_detected":
         return (
-            "The model's own gap is not significant, but it lies significantly below that of every"
-            " clean model given: the perturbed versions are easier than their originals, which"
-            " hides the gap."
+            "The model's own gap is not significant, but it lies significantly below that of clean"
+            " models: the perturbed versions are easier than their originals, which hides the gap."
         )
     return ""
 
 
-def _comparison(score: Score) -> str:
-    other = score.reference
-    assert other is not None and other.statistic is not None
+def _reference_line(reference: Reference) -> str:
+    score, other = reference.score, reference.score.reference
+    if other is None or other.statistic is None or score.statistic is None:
+        return ""
     original, perturbed = (other.accuracies[side] for side in ("original", "perturbed"))
     decided = score.verdict in ("contaminated", "not_detected")
     verdict = VERDICTS[score.verdict] if decided else "no verdict"
@@ -201,25 +253,31 @@ def _comparison(score: Score) -> str:
         f"The reference {other.model} gets {original.k:,}/{original.n:,} originals and"
         f" {perturbed.k:,}/{perturbed.n:,} perturbed versions right, a gap of"
         f" {formats.points(other.statistic)} points. The model's gap is"
-        f" {_difference(score, 'that')}{p}: {verdict}."
+        f" {_difference(score, 'that')}{p}: {verdict} by this reference alone."
     )
 
 
-def _summary_of(others: Sequence[OtherDetectorResult]) -> list[str]:
-    decided = [r for r in others if r.verdict in ("contaminated", "not_detected")]
-    if not decided:
-        return []
-    flagged = [result for result in decided if result.verdict == "contaminated"]
-    n_sound = sum(not result.is_doubtful for result in flagged)
-    names = f" ({', '.join(result.title for result in flagged)})" if flagged else ""
-    doubt = ""
-    if n_sound < len(flagged):
-        doubt = (
-            f"; {n_sound} {'does' if n_sound == 1 else 'do'} so after correction for their number"
-            " and without a suspected false alarm"
+def _number_of_references(decision: Decision) -> str:
+    """Return what the number of references is worth."""
+    n = len(decision.references)
+    if n == 0 or n >= ENOUGH_REFERENCES:
+        return ""
+    spread = ""
+    if decision.difference is not None:
+        points = formats.percent(decision.difference.spread)
+        gaps = [float(np.nanmean(r.replies.changes())) for r in decision.references]
+        listed = ", ".join(map(formats.points, gaps))
+        spread = (
+            f" The {n} gaps ({listed} points) differ by {points} points (standard deviation) more"
+            " than items explain; the interval allows for it."
         )
-    return [
-        f"Other detectors: {len(flagged)} of {len(decided)} with a verdict"
-        f" {'calls' if len(flagged) == 1 else 'call'} the model contaminated{names}{doubt}. They"
-        " have no vote: this page cannot show how often each errs on clean models of this kind."
-    ]
+    alone = (
+        " One does not show how much clean models differ, which the interval ignores."
+        if n == 1
+        else ""
+    )
+    return (
+        f"References: {n}.{spread}{alone} Ten are worth having: where perturbed images are much"
+        " worse for strong models, fewer accuse clean models more often than the level says"
+        " (docs/validation.md)."
+    )

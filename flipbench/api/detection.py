@@ -131,9 +131,9 @@ class DetectionResult:
 
         return write_verdict(self.content, Path(folder))
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self, *, sign: bool = False) -> pd.DataFrame:
         """Return one row for each detector and rule; see `flipbench.api.display.scores_frame`."""
-        return display.scores_frame(self.scores)
+        return display.scores_frame(self.scores, self.content.finding.decision, sign=sign)
 
     def __str__(self) -> str:
         return self.sentence
@@ -150,7 +150,7 @@ class DetectionResult:
 
         finding = self.content.finding
         tables = [
-            gap_table(finding, self.content.evidence),
+            gap_table(finding),
             readings_table(finding),
             other_detectors_table(finding),
         ]

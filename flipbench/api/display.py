@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from flipbench.core.records import Score
+    from flipbench.evaluate.verdict.decision import Decision
     from flipbench.reporting.tables import Table
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -46,18 +47,39 @@ def frame_table(key: str, caption: str, frame: pd.DataFrame) -> Table:
     return Table(key, caption, stub, columns, (("", rows),))
 
 
-def scores_frame(scores: Iterable[Score]) -> pd.DataFrame:
+def scores_frame(
+    scores: Iterable[Score], decision: Decision | None = None, *, sign: bool = False
+) -> pd.DataFrame:
     """Return one row for each score.
+
+    Parameters
+    ----------
+    decision : Decision, optional
+        The verdict on the model of the scores. Without it, the scores of a model's gap decide:
+        against clean models where there are any, else by the McNemar test.
+    sign : bool
+        Whether to include the paper's rule, the sign of the gap, which flags about half of all
+        clean models with a true gap of 0.
 
     Returns
     -------
-    DataFrame of shape (n_scores, 12)
+    DataFrame of shape (n_scores, 14)
         ``statistic``, ``low`` and ``high`` (its confidence interval) are in ``unit``, fractions
         where that is "fraction"; ``k/n`` has the right answers of each condition; ``reference`` is
-        the clean model that a rule compares with.
+        the clean model that a rule compares with. ``decides`` marks the rows that the verdict rests
+        on; ``verdict`` is there the verdict itself, elsewhere what the rule alone says, and
+        ``reason`` why a verdict is withheld.
     """
     import pandas as pd
 
+    from flipbench.evaluate.report.tables import deciding_scores
+
+    shown = {score.id: score for score in scores if sign or score.rule != "sign"}
+    if decision is None:
+        deciding = deciding_scores(shown.values())
+    else:
+        shown |= {decision.score.id: decision.score}
+        deciding = {decision.score.id}
     rows = [
         {
             "model": score.model,
@@ -68,12 +90,15 @@ def scores_frame(scores: Iterable[Score]) -> pd.DataFrame:
             "high": score.interval.high if score.interval else None,
             "unit": score.unit,
             "p_value": score.p_value,
-            "verdict": score.verdict,
+            "decides": score.id in deciding,
+            "verdict": decision.verdict if decision and score.id in deciding else score.verdict,
+            "reason": decision.reason if decision and score.id in deciding else score.reason,
             "k/n": ", ".join(f"{name} {c.k}/{c.n}" for name, c in score.accuracies.items()),
             "n": score.n,
             "reference": score.reference.model if score.reference else "",
         }
-        for score in scores
+        for score in shown.values()
     ]
     columns = ["model", "detector", "rule", "statistic", "low", "high", "unit", "p_value"]
-    return pd.DataFrame(rows, columns=[*columns, "verdict", "k/n", "n", "reference"])
+    columns += ["decides", "verdict", "reason", "k/n", "n", "reference"]
+    return pd.DataFrame(rows, columns=columns)

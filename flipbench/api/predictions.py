@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -37,8 +37,9 @@ class GapResult:
     def verdict(self) -> Verdict:
         """What the gap comes to; "not_detected" does not mean clean.
 
-        With a reference, by the comparison with it, else by the exact McNemar test; "inconclusive"
-        where a gap is no evidence (``str(result)`` says why, and what to do).
+        With references, by the comparison with them; without, by old answers or, for exchangeable
+        pairs, by the exact McNemar test. "inconclusive" where a gap is no evidence
+        (``str(result)`` says why, and what to do).
         """
         return self.content.verdict
 
@@ -52,9 +53,11 @@ class GapResult:
         """Rules sign, mcnemar and, with a reference, relative."""
         return self.content.scores
 
-    def to_frame(self) -> pd.DataFrame:
+    def to_frame(self, *, sign: bool = False) -> pd.DataFrame:
         """Return one row for each rule; see `flipbench.api.display.scores_frame`."""
-        return display.scores_frame(self.scores)
+        attraction = self.content.attraction
+        scores = [*self.scores, *([attraction] if attraction else [])]
+        return display.scores_frame(scores, self.content.decision, sign=sign)
 
     def __str__(self) -> str:
         """Return the gap and its verdict in a sentence."""
@@ -73,13 +76,15 @@ def gap(
     *,
     model: str = "",
     benchmark: str = "",
-    reference: tuple[Answers, Answers] | None = None,
+    reference: tuple[Answers, Answers] | Sequence[tuple[Answers, Answers]] | None = None,
     columns: Mapping[str, str] | None = None,
     scoring: Literal["auto", "parse", "file"] = "auto",
     scorer: str = "",
     epoch: int | None = None,
     keep: str | Path | Collection[str] | None = None,
     judged_by: str = "",
+    exchangeable: bool | None = None,
+    sign: bool = False,
 ) -> GapResult:
     """Compare a model's answers on the original and on the perturbed version of the same items.
 
@@ -90,8 +95,9 @@ def gap(
         item id to bool, or a sequence of shape (n_items,) in the same order. None is no answer.
     model, benchmark : str
         Names for the table; taken from the files if not given.
-    reference : (original, perturbed), optional
-        A clean model's answers to the same items; adds the rule "relative", which then decides.
+    reference : (original, perturbed) or sequence of them, optional
+        Clean models' answers to the same items; the comparison with them then decides. One is a
+        start, ten are worth having.
     columns : mapping of str to str, optional
         Columns that a file names differently, e.g. ``{"id": "qid"}``.
     scoring : {"auto", "parse", "file"}
@@ -102,8 +108,14 @@ def gap(
     keep : str, Path or collection of str, optional
         The item ids to compare, or a file with one on each line.
     judged_by : str
-        Who judged that the perturbed images show their new answers. A gap on pairs that nobody
-        judged has no verdict without a reference.
+        Who judged that the perturbed images show their new answers. Pairs that nobody judged have
+        no verdict "contaminated" without a reference.
+    exchangeable : bool, optional
+        True if neither version is harder by construction, for instance because a coin decided
+        which of two scenes is the original: the gap alone then proves memory. By default the
+        perturbed versions are edits, which may be harder or easier. False: pairs that were found.
+    sign : bool
+        Whether tables show the paper's rule, the sign of the gap, as well.
 
     Raises
     ------
@@ -115,7 +127,7 @@ def gap(
     --------
     >>> import flipbench as fb
     >>> answers = [True] * 18 + [False] * 2, [True] * 9 + [False] * 11
-    >>> result = fb.gap(*answers, model="mine", judged_by="two people")
+    >>> result = fb.gap(*answers, model="mine", exchangeable=True)
     >>> result.gap.statistic, result.verdict
     (-0.45, 'contaminated')
     """
@@ -130,14 +142,24 @@ def gap(
         options=ReadOptions(dict(columns or {}), scorer, epoch),
         scoring=scoring,
         keep=read_ids(Path(keep)) if isinstance(keep, str | Path) else keep,
-        reference=reference
-        and (
-            _readable(reference[0], "reference, original"),
-            _readable(reference[1], "reference, perturbed"),
-        ),
+        references=[
+            (_readable(before, "reference, original"), _readable(after, "reference, perturbed"))
+            for before, after in _references(reference)
+        ],
         judged_by=judged_by,
+        exchangeable=exchangeable,
     )
-    return GapResult(table)
+    return GapResult(replace(table, show_sign=sign))
+
+
+def _references(
+    reference: tuple[Answers, Answers] | Sequence[tuple[Answers, Answers]] | None,
+) -> list[tuple[Answers, Answers]]:
+    """Return several references; one is a tuple of two that are no tuples themselves."""
+    if reference is None:
+        return []
+    is_single = isinstance(reference, tuple) and not any(isinstance(r, tuple) for r in reference)
+    return [reference] if is_single else list(reference)  # type: ignore[list-item, arg-type]
 
 
 def _readable(answers: Answers, name: str) -> Path | PredictionFile:

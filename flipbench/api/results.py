@@ -161,9 +161,9 @@ class EvaluationResult(display.Result):
         """The report; None in a worker process, which only asks its share."""
         return self.evaluated.page
 
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row for each model, detector and rule."""
-        return display.scores_frame(self.scores)
+    def to_frame(self, *, sign: bool = False) -> pd.DataFrame:
+        """Return one row for each model, detector and rule; see `display.scores_frame`."""
+        return display.scores_frame(self.scores, sign=sign)
 
     def __str__(self) -> str:
         detectors = {score.detector for score in self.scores}

@@ -91,7 +91,8 @@ def gap(
     model: Annotated[str, typer.Option(help="name of the model in tables")] = "",
     benchmark: Annotated[str, typer.Option(help="name of the benchmark in tables")] = "",
     reference: Annotated[
-        tuple[Path, Path] | None, typer.Option(help="the same two files of a clean model")
+        list[tuple[Path, Path]] | None,
+        typer.Option(help="the same two files of a clean model; may be repeated"),
     ] = None,
     column: Columns = None,
     scoring: Scoring = "auto",
@@ -99,6 +100,15 @@ def gap(
     epoch: Annotated[int | None, typer.Option(help="which epoch of an Inspect log")] = None,
     keep: Annotated[Path | None, typer.Option(help="a file of item ids to compare")] = None,
     judged_by: JudgedBy = "",
+    exchangeable: Annotated[
+        bool | None,
+        typer.Option(
+            "--exchangeable/--found",
+            help="neither version is harder by construction; or the pairs were found. By default"
+            " the perturbed versions are edits",
+        ),
+    ] = None,
+    sign: Annotated[bool, typer.Option("--sign", help="show the paper's sign rule too")] = False,
     form: Annotated[
         str, typer.Option("--format", help="markdown, csv, latex or json")
     ] = "markdown",
@@ -118,6 +128,8 @@ def gap(
         epoch=epoch,
         keep=keep,
         judged_by=judged_by,
+        exchangeable=exchangeable,
+        sign=sign,
     )
     (say_markdown if form == "markdown" else say)(result.content.text(form))
 

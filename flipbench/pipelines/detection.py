@@ -27,10 +27,11 @@ from flipbench.evaluate.protocol.detector import AnyDetector, GridDetector, need
 from flipbench.evaluate.protocol.grid import UNTOUCHED
 from flipbench.evaluate.report.tables import GAP
 from flipbench.evaluate.scoring.old_answers import DETECTOR as ATTRACTION
+from flipbench.evaluate.scoring.paired_replies import PairedReplies
 from flipbench.evaluate.verdict.basis import CONFIDENCE, Evidence
 from flipbench.evaluate.verdict.page import VerdictPage
 from flipbench.evaluate.verdict.replies import replies_of
-from flipbench.evaluate.verdict.verdict import find
+from flipbench.evaluate.verdict.verdict import ModelVerdict
 from flipbench.models.engine import answers_of
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.checkpoints import check_card, resolve_path
@@ -293,6 +294,10 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
         detection.benchmark, detection.models, configured, prompt_settings, run, detection.options
     )
     reports += asked
+    answers = {m.name: answers_of(m.name, m.fingerprint, run) for m in grid}
+    paired = {
+        name: PairedReplies.read(benchmark, prompt_settings, own) for name, own in answers.items()
+    }
     alone = {name for name in configured.names if not isinstance(DETECTORS[name], GridDetector)}
     evidence = Evidence(
         benchmark=benchmark,
@@ -304,14 +309,14 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
             ]
             for m in clean
         },
+        replies=paired.pop(subject.name),
+        reference_replies=paired,
         not_run=detection.not_run,
         diagnosis=diagnoses.get(subject.fingerprint),
     )
-    replies = replies_of(
-        benchmark, prompt_settings, answers_of(subject.name, subject.fingerprint, run)
-    )
+    replies = replies_of(benchmark, prompt_settings, answers[subject.name])
     notes = [*_notes(detection), *configured.notes()]
-    return VerdictPage(find(evidence), evidence, grid, replies, settings, notes), reports
+    return VerdictPage(ModelVerdict(evidence), grid, replies, settings, notes), reports
 
 
 def _notes(detection: Detection) -> list[str]:

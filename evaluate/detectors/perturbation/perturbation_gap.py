@@ -12,10 +12,9 @@ from flipbench.prompting.prompts import PromptSettings
 from ...protocol.detector import About, Answers
 from ...scoring.comparison import (
     ComparingDetector,
-    Comparison,
     Contrast,
-    Rule,
     Settings,
+    if_equally_hard,
     mcnemar_score,
     relative_score,
     threshold_score,
@@ -91,25 +90,6 @@ class PerturbationGap(ComparingDetector):
 def _with_suspects(score: Score, answers: Answers) -> Score:
     assert score.paired is not None  # choices are either right or wrong
     return score.model_copy(update={"suspects": score.paired.suspects()})
-
-
-def if_equally_hard(rule: Rule) -> Rule:
-    """Return a rule that assumes both versions to be equally hard, and gives no verdict if not."""
-
-    def decide(comparison: Comparison) -> Score:
-        score = rule(comparison)
-        if comparison.benchmark.exchangeable is not False:
-            return score
-        warning = (
-            f"rule {score.rule!r} assumes that both versions are equally hard, but the pairs of"
-            f" {score.benchmark} were found, not made, so one version may be harder for any model:"
-            " use rule 'relative' with a clean reference model"
-        )
-        warnings = (*score.warnings, warning)
-        changes = {"verdict": "not_applicable", "p_value": None, "warnings": warnings}
-        return score.model_copy(update=changes)
-
-    return decide
 
 
 RULES = (

@@ -21,7 +21,7 @@ from flipbench.evaluate.verdict.sensitivity import (
     items_to_fall,
     items_to_rise,
 )
-from flipbench.evaluate.verdict.verdict import DetectionVerdict
+from flipbench.evaluate.verdict.verdict import ModelVerdict
 from flipbench.evaluate.verdict.wording import interval_text
 from tests.fixtures.policies import by_hand
 from tests.fixtures.verdicts import judge
@@ -45,7 +45,7 @@ def test_numbers_of_items_are_rough_where_items_share_images(make_world: Any) ->
 
     world = grouped(world)
     falls = by_hand(world, [True] * 60, [i >= 32 for i in range(60)])
-    finding = judge(world, falls)
+    finding = judge(world, falls, exchangeable=True)
     assert finding.verdict == "contaminated" and finding.gap.p_value == pytest.approx(1 / 256)
     assert "if about 16 of the 32 that fell" in finding.sensitivity.sentences[0]
     assert "or if about" in finding.sensitivity.sentences[0]
@@ -85,9 +85,10 @@ def test_the_detectable_gap_has_80_percent_power(make_world: Any, fell: int, ros
     assert (gap.paired.b, gap.paired.c) == (fell, rose)
     least = detectable_gap(Changes(gap))
     assert least is not None
+    rise = (fell + rose + 1) / 400
 
     def reached(drop: float) -> float:
-        return power(Design(-drop, max(drop, (fell + rose) / 200)), 200)
+        return power(Design(-drop, min(1.0, 2 * rise + drop)), 200)
 
     assert reached(least) >= 0.8 > reached(least - 0.001)
 
@@ -99,10 +100,10 @@ def test_the_verdict_sensitivity_where_the_page_predicts(
     monkeypatch.setattr(verdict_sensitivity, "MOST_PAIRS", 256)  # no part of this test, and slow
     world = make_world.make(n=60)
 
-    def verdict(fell: int, rose: int) -> DetectionVerdict:
+    def verdict(fell: int, rose: int) -> ModelVerdict:
         original = [i >= rose for i in range(60)]
-        return judge(world, by_hand(world, original, [not rose <= i < rose + fell or i < rose
-                                                      for i in range(60)]))  # fmt: skip
+        perturbed = [not rose <= i < rose + fell or i < rose for i in range(60)]
+        return judge(world, by_hand(world, original, perturbed), exchangeable=True)
 
     finding = verdict(12, 2)
     assert finding.verdict == "contaminated"
@@ -125,7 +126,8 @@ def test_pairs_needed_match_the_power_analysis(make_world: Any) -> None:
     rows = {round(row.gap, 3): row for row in finding.sensitivity.pairs}
     assert sorted(rows) == [-0.1, -0.05, -0.033, -0.02] and rows[-0.033].measured
     n = rows[-0.05].for_80
-    assert n is not None and power(Design(-0.05, 0.1), n) >= 0.8 > power(Design(-0.05, 0.1), n - 1)
+    design = Design(-0.05, 7 / 60 + 0.05)
+    assert n is not None and power(design, n) >= 0.8 > power(design, n - 1)
     needed = rows[-0.033].for_80
     assert needed is not None
     assert (

@@ -18,7 +18,7 @@ from flipbench.evaluate.report.tables import GAP
 from flipbench.evaluate.verdict.page import VerdictPage, as_json
 from flipbench.evaluate.verdict.transparency import card_of
 from flipbench.evaluate.verdict.transparency_page import checks_table, markdown, write_card
-from flipbench.evaluate.verdict.verdict import find
+from flipbench.evaluate.verdict.verdict import ModelVerdict
 from tests.fixtures.policies import by_hand
 from tests.fixtures.verdicts import evidence_of
 
@@ -28,7 +28,7 @@ STUDY = Path(__file__).parents[3] / "docs/results/demo.json"
 def detected(folder: Path, world: Any, *models: Any, **changes: Any) -> Path:
     """Write the JSON files of a detection into its report folder; return the run directory."""
     evidence = replace(evidence_of(world, *models, **changes), not_run={"min_k": "it asks"})
-    page = VerdictPage(find(evidence), evidence, [], {}, {"command": "flipbench detect …"})
+    page = VerdictPage(ModelVerdict(evidence), [], {}, {"command": "flipbench detect …"})
     report = folder / "report"
     report.mkdir(parents=True)
     rows = "".join(score.model_dump_json() + "\n" for score in evidence.scores)
@@ -135,7 +135,7 @@ def test_a_verdict_that_was_withheld_stays_withheld(make_world: Any, tmp_path: P
     (finding,) = card.findings
     gap = card.checks[0]
     assert (finding.verdict, gap.verdict, gap.detector) == ("inconclusive", "inconclusive", GAP)
-    assert any("nobody is known to have judged" in remark for remark in gap.remarks)
+    assert any("it fell more than chance allows" in remark for remark in gap.remarks)
 
 
 def test_a_study_s_card_states_its_own_error_rates() -> None:

@@ -1,0 +1,447 @@
+"""From the test to the verdict: which rule decides, and what withholds it.
+
+The same for `flipbench detect`, which has asked the model, and for `flipbench gap`, which reads
+predictions. Each guard answers one way in which a clean model has been accused, or a contaminated
+one acquitted, with a small p-value beside it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from flipbench.core.records import Count, Mean, ReferenceResult, Score, content_id
+from flipbench.reporting import formats
+
+from ..protocol.rules import MAX_UNPARSED, Verdict, significant
+from ..scoring.old_answers import WrongAnswer, without_old_answers
+from ..scoring.paired_replies import PairedReplies, Pairs, Reading
+from ..scoring.soundness import (
+    Doubt,
+    Guessing,
+    Judged,
+    attraction_text,
+    shows_nothing,
+)
+from ..statistics.gap_tests import MeanDifference, drop_p, mean_difference
+from ..statistics.resampling import Array
+
+Decides = Literal["mcnemar", "relative", "old_answer_attraction"]
+BAD_EDITS = 0.05
+"""Share of the edited pairs that may still show the old answer before attraction counts."""
+UNLIKE_STRENGTH = 0.15
+"""Difference in accuracy on the originals beyond which clean models' gaps are no guide."""
+ENOUGH_REFERENCES = 10
+"""References with which models of unlike strength are still judged rightly."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A clean model to compare with.
+
+    Attributes
+    ----------
+    score : Score
+        The model's gap against it (rule "relative").
+    attraction : Score or None
+        Its own old-answer attraction.
+    """
+
+    replies: PairedReplies
+    score: Score
+    attraction: Score | None = None
+
+    @property
+    def name(self) -> str:
+        """The reference model's name."""
+        return self.replies.model
+
+
+@dataclass(frozen=True)
+class GapEvidence:
+    """What the verdict on one model and one paired benchmark rests on.
+
+    Attributes
+    ----------
+    exchangeable : bool or None
+        As `flipbench.core.paired.PairedBenchmark.exchangeable`.
+    gap : Score
+        By the exact McNemar test.
+    references : sequence of Reference
+        All that were given.
+    attraction : Score or None
+        Old-answer attraction against chance.
+    guessing : sequence of Guessing
+        Of the model, then of its references; empty if the numbers of options are not known.
+    judged_ids : set of str
+        The originals whose pairs are known to have been judged valid.
+    other_causes : sequence of Doubt
+        What else explains that items fell; withholds "contaminated".
+    """
+
+    pairs: Pairs
+    replies: PairedReplies
+    gap: Score
+    exchangeable: bool | None
+    judged: Judged
+    references: Sequence[Reference] = ()
+    attraction: Score | None = None
+    guessing: Sequence[Guessing] = ()
+    judged_ids: Set[str] = frozenset()
+    other_causes: Sequence[Doubt] = ()
+
+    @property
+    def alpha(self) -> float:
+        """Level of the tests."""
+        return self.gap.alpha
+
+    def attraction_p(
+        self, score: Score | None, replies: PairedReplies, among: Set[str] | None = None
+    ) -> float:
+        """Return the p-value of old-answer attraction, 1 if it has none.
+
+        Unless the pairs are valid by construction, as many old answers are first left out as bad
+        edits (`BAD_EDITS` of the pairs, which still show the old answer) would give.
+
+        Parameters
+        ----------
+        score, replies
+            Of the model or of a reference.
+        among : set of str, optional
+            Ids of the originals to look at; by default all.
+        """
+        if score is None or score.p_value is None or score.verdict == "inconclusive":
+            return 1.0
+        if self.exchangeable and among is None:
+            return score.p_value
+        ids = set(score.per_item) if among is None else set(score.per_item) & among
+        pairs, choices = self.pairs, replies.perturbed.choices
+        wrong = [
+            WrongAnswer(
+                pairs.ids[i],
+                bool(choices[i] == pairs.old[i]),
+                int(pairs.n_options[i]),
+                pairs.clusters[i],
+            )
+            for i in np.flatnonzero(replies.perturbed.wrong).tolist()
+            if pairs.ids[i] in ids and choices[i] >= 0
+        ]
+        n_bad = 0 if self.exchangeable else math.ceil(BAD_EDITS * len(ids))
+        return without_old_answers(wrong, n_bad)
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A verdict, what decides it, and every reason to withhold it.
+
+    Attributes
+    ----------
+    decides : {"mcnemar", "relative", "old_answer_attraction"}
+        The rule whose p-value it is.
+    leading : Score
+        The score of the gap by that rule; that of the McNemar test where old answers decide.
+    score : Score
+        The score that decides: ``leading``, or that of old-answer attraction.
+    p_value : float or None
+        Of the rule that decides.
+    doubts : tuple of Doubt
+        Why the verdict is "inconclusive" although the rule has one.
+    references : tuple of Reference
+        Those that were used.
+    left_out : dict of str to str
+        References that were not, and why.
+    difference : MeanDifference or None
+        From the mean of several references.
+    """
+
+    verdict: Verdict
+    decides: Decides
+    leading: Score
+    score: Score
+    p_value: float | None
+    doubts: tuple[Doubt, ...] = ()
+    references: tuple[Reference, ...] = ()
+    left_out: dict[str, str] = field(default_factory=dict)
+    difference: MeanDifference | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why there is no verdict, in a few words; empty if there is one."""
+        if self.doubts or self.verdict in ("contaminated", "not_detected"):
+            return ", ".join(doubt.kind for doubt in self.doubts)
+        return self.leading.warnings[-1] if self.leading.warnings else "no answers"
+
+
+def decide(evidence: GapEvidence) -> Decision:
+    """Return the verdict on a model.
+
+    1. References that are the model itself, or name old answers, are left out. With one left, the
+       exact label swap of the two gaps decides; with several, the difference from their mean.
+    2. Without one, pairs that are exchangeable by construction are judged by the exact McNemar
+       test; edited ones, which may be harder for any model, only by old-answer attraction; pairs
+       that were found not at all.
+    3. The verdict is withheld if replies that cannot be read or are missing decide it, if the
+       references are of unlike strength and the versions not equally hard, if nobody judged the
+       pairs that it rests on, or if nothing shows that the perturbed images have any effect.
+    """
+    return _Deliberation(evidence).decision()
+
+
+@dataclass(frozen=True)
+class _Deliberation:
+    evidence: GapEvidence
+
+    @cached_property
+    def left_out(self) -> dict[str, str]:
+        """References that are no clean model: the model itself, or one drawn to old answers.
+
+        The level of that test is divided by the number of references.
+        """
+        references = self.evidence.references
+        reasons = {}
+        for reference in references:
+            p_value = self.evidence.attraction_p(reference.attraction, reference.replies)
+            if p_value <= self.evidence.alpha / len(references) and reference.attraction:
+                old = attraction_text(reference.attraction)
+                reasons[reference.name] = f"it seems to have seen the originals too: {old}"
+            elif self.evidence.replies.is_same_as(reference.replies):
+                reasons[reference.name] = "its replies are the model's own, wrong ones included"
+        return reasons
+
+    @cached_property
+    def references(self) -> tuple[Reference, ...]:
+        return tuple(r for r in self.evidence.references if r.name not in self.left_out)
+
+    @cached_property
+    def difference(self) -> MeanDifference | None:
+        """The difference from the mean of several references."""
+        if len(self.references) < 2:
+            return None
+        changes, others = self._changes("as read")
+        return mean_difference(changes, others, self.evidence.pairs.clusters)
+
+    @cached_property
+    def leading(self) -> Score:
+        """The score of the gap that decides, before anything is withheld."""
+        if not self.references:
+            return self.evidence.gap
+        if self.difference is None:
+            return self.references[0].score
+        return _against_mean(self.references, self.difference, self.evidence.alpha)
+
+    def decision(self) -> Decision:
+        evidence, leading = self.evidence, self.leading
+        decides: Decides = "relative" if self.references else "mcnemar"
+        verdict, p_value, score = leading.verdict, leading.p_value, leading
+        doubts: list[Doubt] = []
+        if not self.references and not evidence.exchangeable:
+            attraction_p = evidence.attraction_p(evidence.attraction, evidence.replies)
+            if evidence.exchangeable is False:
+                verdict = "not_applicable"
+            elif attraction_p <= evidence.alpha:
+                assert evidence.attraction is not None
+                decides, score = "old_answer_attraction", evidence.attraction
+                verdict, p_value = "contaminated", attraction_p
+            elif verdict == "contaminated":
+                doubts.append(self._needs_reference())
+        if verdict in ("contaminated", "not_detected"):
+            doubts += [*self._unknown_replies(verdict, decides), *self._strength(verdict)]
+            doubts += self._unjudged() if decides == "old_answer_attraction" else []
+            doubts += self._no_effect()
+            doubts += evidence.other_causes if verdict == "contaminated" else ()
+        return Decision(
+            "inconclusive" if doubts else verdict,
+            decides,
+            leading,
+            score,
+            p_value,
+            tuple(doubts),
+            self.references,
+            self.left_out,
+            self.difference,
+        )
+
+    def _changes(self, reading: Reading) -> tuple[Array, list[Array]]:
+        """Return the model's changes, and those of the references read the other way round."""
+        opposite: dict[Reading, Reading] = {
+            "as read": "as read",
+            "kindest": "harshest",
+            "harshest": "kindest",
+        }
+        replies = self.evidence.replies
+        return replies.changes(reading), [
+            reference.replies.changes(opposite[reading]) for reference in self.references
+        ]
+
+    def _p(self, reading: Reading) -> float:
+        changes, references = self._changes(reading)
+        return drop_p(changes, self.evidence.pairs.clusters, references)
+
+    def _needs_reference(self) -> Doubt:
+        p = formats.p_equation(self.evidence.gap.p_value or 0.0)
+        attraction = self.evidence.attraction
+        old = f"; {attraction_text(attraction)}" if attraction and attraction.n else ""
+        return Doubt(
+            f"it fell more than chance allows ({p}), but edited images may be harder than their"
+            f" originals for any model{old}",
+            "compare with clean models (--reference; one is a start, ten are worth having)",
+            "needs reference",
+        )
+
+    def _unknown_replies(self, verdict: Verdict, decides: Decides) -> list[Doubt]:
+        """Withhold what replies that cannot be read, or are missing, could turn round."""
+        models = [self.evidence.replies, *(r.replies for r in self.references)]
+        for replies in models:
+            n = len(self.evidence.pairs.ids)
+            for version, k in zip(
+                ("originals", "perturbed versions"), replies.n_unknown, strict=True
+            ):
+                if k > MAX_UNPARSED * n:
+                    return [
+                        Doubt(
+                            f"{k:,} of the {n:,} replies of {replies.model} to {version} are"
+                            " unreadable or missing",
+                            "ask for the letter only, or compare likelihoods; run failed"
+                            " questions again",
+                            "unreadable replies",
+                        )
+                    ]
+        if decides == "old_answer_attraction" or not any(sum(m.n_unknown) for m in models):
+            return []
+        flagged = verdict == "contaminated"
+        p_value = self._p("kindest" if flagged else "harshest")
+        if significant(p_value, self.evidence.alpha) == verdict:
+            return []
+        n_unknown = sum(sum(replies.n_unknown) for replies in models)
+        side = "for" if flagged else "against"
+        return [
+            Doubt(
+                f"{n_unknown:,} replies that cannot be read or are missing decide: if they count"
+                f" {side} the model, {formats.p_equation(p_value)}",
+                "ask again for the replies that are missing, for the letter only where they cannot"
+                " be read, or compare likelihoods",
+                "unreadable replies",
+            )
+        ]
+
+    def _strength(self, verdict: Verdict) -> list[Doubt]:
+        """Withhold a verdict to which references of another strength are biased.
+
+        Where one version is harder for clean models, it is more so for strong ones. A model that
+        is stronger on both versions is then accused, a weaker one acquitted. A contaminated model
+        does better on originals alone, so it must not be much worse on the perturbed versions.
+        """
+        evidence, references = self.evidence, [r.replies for r in self.references]
+        if not 0 < len(references) < ENOUGH_REFERENCES:
+            return []
+        clusters = evidence.pairs.clusters
+        lead = evidence.replies.accuracy() - float(np.mean([r.accuracy() for r in references]))
+        flagged = verdict == "contaminated"
+        if (lead if flagged else -lead) <= UNLIKE_STRENGTH:
+            return []
+        if evidence.attraction_p(evidence.attraction, evidence.replies) <= evidence.alpha:
+            return []
+        after = np.mean([r.perturbed.right for r in references], axis=0)
+        ahead = evidence.replies.perturbed.right - after
+        behind_p = _mean_below_zero(ahead if flagged else -ahead, clusters)
+        moved = [r.changes() for r in references]
+        mean_move = np.mean(moved, axis=0)
+        moves_p = 2 * min(_mean_below_zero(sign * mean_move, clusters) for sign in (1, -1))
+        if behind_p <= evidence.alpha or moves_p > evidence.alpha:
+            return []
+        stronger = "stronger" if lead > 0 else "weaker"
+        return [
+            Doubt(
+                f"the model is {abs(100 * lead):.0f} points {stronger} than"
+                f" {_listed(self.references)} on the originals, and the versions are not equally"
+                " hard for clean models, whose gaps then depend on their strength",
+                "compare with clean models of like strength, or with ten",
+                "unlike strength",
+            )
+        ]
+
+    def _unjudged(self) -> list[Doubt]:
+        """Withhold what rests on edits that nobody is known to have judged."""
+        evidence, judged = self.evidence, self.evidence.judged
+        unjudged = "nobody is known to have judged the perturbed images"
+        if judged.n_judged:
+            p_value = evidence.attraction_p(
+                evidence.attraction, evidence.replies, evidence.judged_ids
+            )
+            if p_value <= evidence.alpha:
+                return []
+            unjudged = (
+                f"it is not ({formats.p_equation(p_value)}) on the {judged.n_judged:,} of"
+                f" {judged.n:,} pairs that were judged valid"
+            )
+        return [
+            Doubt(
+                f"old answers attract the model, but {unjudged}, and bad edits do the same",
+                "have the pairs judged (flipbench filter or flipbench review), say who judged them"
+                " (--judged-by), or compare with a clean model (--reference)",
+                "unjudged",
+            )
+        ]
+
+    def _no_effect(self) -> list[Doubt]:
+        guessing, attraction = self.evidence.guessing, self.evidence.attraction
+        if not shows_nothing(guessing, attraction, self.evidence.alpha):
+            return []
+        models = "; ".join(each.text() for each in guessing)
+        old = f"; {attraction_text(attraction)}" if attraction and attraction.n else ""
+        return [
+            Doubt(
+                "no model does better than guessing on the perturbed versions, so their images may"
+                f" show nothing: {models}{old}",
+                "look at the pairs (flipbench review), or give a clean model that can answer such"
+                " questions (--reference)",
+                "no effect",
+            )
+        ]
+
+
+def _against_mean(
+    references: Sequence[Reference], difference: MeanDifference, alpha: float
+) -> Score:
+    """Return the score of rule "relative" against the mean of several references."""
+    first = references[0].score
+    gaps = [float(np.nanmean(r.replies.changes())) for r in references]
+    accuracies = {}
+    for version in ("original", "perturbed"):
+        counts = [r.score.reference.accuracies[version] for r in references if r.score.reference]
+        accuracies[version] = Count(k=sum(c.k for c in counts), n=sum(c.n for c in counts))
+    return first.revised(
+        statistic=difference.difference,
+        interval=difference.interval,
+        p_value=difference.p_below,
+        verdict=(
+            first.verdict
+            if first.verdict == "inconclusive"
+            else significant(difference.p_below, alpha)
+        ),
+        n=difference.n,
+        reference_fingerprint=content_id(*sorted(r.replies.fingerprint for r in references)),
+        reference=ReferenceResult(
+            model=f"the mean of {len(references)} clean models",
+            statistic=float(np.mean(gaps)),
+            n=difference.n,
+            accuracies=accuracies,
+            means={"spread": Mean(mean=difference.spread, n=len(references))},
+        ),
+    )
+
+
+def _mean_below_zero(values: Array, clusters: Sequence[str]) -> float:
+    """Return the one-sided p-value against "the mean is not below 0", by Student's t."""
+    result = mean_difference(values, [np.zeros_like(values)] * 2, clusters)
+    return result.p_below if result else 1.0
+
+
+def _listed(references: Sequence[Reference]) -> str:
+    names = [reference.name for reference in references]
+    return names[0] if len(names) == 1 else f"the {len(names)} references"
