@@ -20,10 +20,10 @@ from ...scoring.comparison import (
     Condition,
     Contrast,
     Settings,
+    if_equally_hard,
     mcnemar_score,
     relative_score,
 )
-from .perturbation_gap import if_equally_hard
 
 MAX_TOKENS = 100
 """Tokens of each reply that are compared, as in the paper."""

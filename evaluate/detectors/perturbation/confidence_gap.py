@@ -17,12 +17,12 @@ from ...scoring.comparison import (
     ComparingDetector,
     Contrast,
     Settings,
+    if_equally_hard,
     mcnemar_score,
     relative_score,
     two_conditions,
 )
 from ...scoring.conditions import Query, QueryPair, Reading
-from .perturbation_gap import if_equally_hard
 
 LEAST_PROBABILITY = 1e-3
 """Probabilities below it count as this one, so that no single item decides."""

@@ -20,11 +20,11 @@ from ...scoring.comparison import (
     Condition,
     Contrast,
     Settings,
+    if_equally_hard,
     mcnemar_score,
     relative_score,
 )
 from ...scoring.reasoning import MAX_NEW_TOKENS, reasoning_probe
-from .perturbation_gap import if_equally_hard
 
 CRITIQUE = (
     '{prompt}\n\nSomeone has answered this before, rightly or wrongly:\n"{first}"\nLook for what'

@@ -20,6 +20,7 @@ from ...scoring.comparison import (
     Condition,
     Contrast,
     Settings,
+    if_equally_hard,
     mcnemar_score,
     relative_score,
     two_conditions,
@@ -32,7 +33,6 @@ from ...scoring.reasoning import (
     reasoned_choice,
     reasoning_probe,
 )
-from .perturbation_gap import if_equally_hard
 
 MIN_REASONED = 0.5
 """Least share of the replies that reason if asked to, for a model that is said to reason."""
