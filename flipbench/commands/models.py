@@ -91,8 +91,11 @@ def gap(
     model: Annotated[str, typer.Option(help="name of the model in tables")] = "",
     benchmark: Annotated[str, typer.Option(help="name of the benchmark in tables")] = "",
     reference: Annotated[
-        list[tuple[Path, Path]] | None,
-        typer.Option(help="the same two files of a clean model; may be repeated"),
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGINAL,PERTURBED",
+            help="the same two files of a clean model, separated by a comma; may be repeated",
+        ),
     ] = None,
     column: Columns = None,
     scoring: Scoring = "auto",
@@ -121,7 +124,7 @@ def gap(
         perturbed,
         model=model,
         benchmark=benchmark,
-        reference=reference,
+        reference=[_two_files(pair) for pair in reference or ()],
         columns=_columns(column),
         scoring=scoring,
         scorer=scorer,
@@ -132,6 +135,17 @@ def gap(
         sign=sign,
     )
     (say_markdown if form == "markdown" else say)(result.content.text(form))
+
+
+def _two_files(pair: str) -> tuple[Path, Path]:
+    """Return the two files of ``--reference``."""
+    original, comma, perturbed = pair.partition(",")
+    if not (original and comma and perturbed):
+        raise ConfigError(
+            f"--reference {pair}: give a clean model's two files, separated by a comma:"
+            " --reference ORIGINAL,PERTURBED"
+        )
+    return Path(original), Path(perturbed)
 
 
 @app.command("judge-reasoning", rich_help_panel=MODELS)

@@ -48,7 +48,14 @@ def test_a_result_is_a_verdict_a_frame_and_a_page(pairs: PairedBenchmark, tmp_pa
         and row["low"] < -0.8
         and row["p_value"] < 1e-5
     )
-    assert "min_k" not in result.not_run and len(frame) == len(result.scores)
+    assert "min_k" not in result.not_run and len(frame) == len(result.scores) - 1
+    assert "sign" not in set(frame["rule"]) and "sign" in set(result.to_frame(sign=True)["rule"])
+    (deciding,) = frame[frame["decides"]].to_dict("records")
+    assert (deciding["rule"], deciding["verdict"], deciding["reason"]) == (
+        "relative",
+        "contaminated",
+        "",
+    )
 
     assert not (tmp_path / "run" / "report").exists()
     assert result.page == tmp_path / "run" / "report" / "index.html" and result.page.exists()

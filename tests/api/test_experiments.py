@@ -82,7 +82,7 @@ def test_all_stages_and_the_report() -> None:
     result = fb.run(config, progress=False)
     assert result.page == Path("runs/x/report/index.html") and result.page.exists()
     frame = result.to_frame()
-    assert set(frame["rule"]) == {"sign", "mcnemar", "relative"} and set(frame["model"]) == {"tiny"}
+    assert set(frame["rule"]) == {"mcnemar", "relative"} and set(frame["model"]) == {"tiny"}
     assert "report/index.html" in result._repr_html_() and "1 model, 1 detector, 3 scores" in str(
         result
     )

@@ -26,7 +26,7 @@ def test_the_gap_of_files_and_of_answers_is_the_same(tmp_path: Path) -> None:
         assert result.gap.p_value == files.gap.p_value and result.gap.paired == files.gap.paired
         assert result.verdict == files.verdict
     frame = files.to_frame()
-    assert list(frame["rule"]) == ["sign", "mcnemar"] and "20/30" in frame["k/n"][0]
+    assert list(frame["rule"]) == ["mcnemar"] and "20/30" in frame["k/n"][0]
     assert str(files) == files.content.sentence() and "20/30" in files._repr_html_()
 
 

@@ -201,7 +201,7 @@ def test_found_pairs_require_a_clean_model(flipbench: Any, pairs: Path, tmp_path
     folder = default_run(CLEAN, found) / "report"
     assert out.splitlines()[-1] == str(folder / "index.html")
     verdict = json.loads((folder / "verdict.json").read_text())
-    assert (verdict["verdict"], verdict["rule"]) == ("not_applicable", "relative")
+    assert (verdict["verdict"], verdict["rule"]) == ("not_applicable", "mcnemar")
     assert verdict["gap"]["p_value"] is None and verdict["pairs_needed"] == []
 
 
