@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from dataclasses import dataclass
@@ -76,6 +77,38 @@ def pairs_needed(design: Design, target: float = 0.8, max_pairs: int = 1_000_000
         low, high = (low, middle) if power(design, middle) >= target else (middle, high)
     below = [n for n in range(high, high + max(20, high // 10)) if power(design, n) < target]
     return (below[-1] + 1) if below else high
+
+
+def detectable_drop(
+    n: int, changed: float, alpha: float = 0.05, target: float = 0.8
+) -> float | None:
+    """Return the smallest drop that ``n`` pairs detect with probability ``target``.
+
+    In steps of 0.001; None if even the largest is detected less often. Answers rise and fall by
+    chance as often as a clean model's do, and a memory adds to those that fall; had it to leave
+    the number of changed answers as it is, the drop would be understated.
+
+    Parameters
+    ----------
+    changed : float
+        Share of items that a clean model gets right in exactly one version, a fraction.
+
+    Examples
+    --------
+    >>> detectable_drop(400, 0.2)
+    0.067
+    """
+
+    def is_detected(thousandths: int) -> bool:
+        return power(with_memory(-thousandths / 1_000, changed, alpha), n) >= target
+
+    n_missed = bisect.bisect_left(range(1, 1_001), True, key=is_detected)
+    return (n_missed + 1) / 1_000 if n_missed < 1_000 else None
+
+
+def with_memory(gap: float, changed: float, alpha: float) -> Design:
+    """Return the design of a clean model's changes and, besides, a memory's falls."""
+    return Design(gap, min(1.0, changed + abs(gap)), alpha)
 
 
 @functools.lru_cache(maxsize=4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,7 +15,7 @@ from flipbench.reporting import formats
 
 from ..statistics.intervals import design_effect
 from ..statistics.paired import mcnemar_p
-from ..statistics.power import Design, pairs_needed, power
+from ..statistics.power import detectable_drop, pairs_needed, with_memory
 from ..statistics.resampling import by_cluster, exact_label_swap_p
 
 MOST_PAIRS = 4096
@@ -203,27 +202,19 @@ def counts_of(gap: Score) -> PairedCounts:
 
 
 def detectable_gap(changes: Changes, target_power: float = TARGET_POWER) -> float | None:
-    """Return the smallest drop that the pairs compared detect with probability ``target_power``.
-
-    A positive fraction in steps of 0.001; None if even the largest drop is detected less often.
-    """
-
-    def detected(thousandths: int) -> bool:
-        return power(_design(-thousandths / 1_000, changes.gap), int(changes.worth)) >= target_power
-
-    n_missed = bisect_left(range(1, 1_001), True, key=detected)
-    return (n_missed + 1) / 1_000 if n_missed < 1_000 else None
+    """Return the smallest drop that the pairs compared detect, a positive fraction, or None."""
+    return detectable_drop(
+        int(changes.worth), _changed(changes.gap), changes.gap.alpha, target_power
+    )
 
 
-def _design(drop: float, gap: Score) -> Design:
-    """Return a design of a true gap ``drop``: answers rise as often as by chance here, more fall.
+def _changed(gap: Score) -> float:
+    """Return the share of answers that change by chance, as far as these show it.
 
-    Without memory, answers rise and fall alike, at half the changes measured (one more is counted,
-    so that the share is never 0); a memory adds to those that fall.
+    All that changed, and one more, so that the share is never 0.
     """
     counts = counts_of(gap)
-    rise = (counts.b + counts.c + 1) / (2 * gap.n)
-    return Design(drop, min(1.0, max(2 * rise + abs(drop), abs(drop))), gap.alpha)
+    return min(1.0, (counts.b + counts.c + 1) / gap.n)
 
 
 def _power_rows(changes: Changes) -> tuple[PairsNeeded, ...]:
@@ -235,7 +226,7 @@ def _power_rows(changes: Changes) -> tuple[PairsNeeded, ...]:
 
 
 def _power_row(drop: float, changes: Changes, *, measured: bool = False) -> PairsNeeded:
-    design = _design(drop, changes.gap)
+    design = with_memory(drop, _changed(changes.gap), changes.gap.alpha)
     most = int(MOST_PAIRS / changes.effect)
     needed = (_pairs_needed(design, level, most) for level in (TARGET_POWER, 0.95))
     for_80, for_95 = (n if n is None else math.ceil(n * changes.effect) for n in needed)

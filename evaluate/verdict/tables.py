@@ -153,9 +153,9 @@ def power_table(finding: ModelVerdict) -> Table | None:
     )
     return Table(
         "power",
-        "Pairs that the exact one-sided McNemar test needs to detect a true gap, if half of the"
-        f" answers that changed here ({counts.b + counts.c}/{n}) rise, as many fall by chance, and"
-        f" the gap's share falls besides.{shared}",
+        "Pairs that the exact one-sided McNemar test needs to detect a true gap, if as many"
+        f" answers change by chance as did here ({counts.b + counts.c}/{n}), and a memory makes the"
+        f" gap's share fall besides.{shared}",
         "True gap",
         (
             Column("Detected 4 times in 5"),

@@ -21,7 +21,13 @@ from flipbench.api.experiments import (
     generate,
     run,
 )
-from flipbench.api.listing import DetectorTable, detectors, pairs_needed, power
+from flipbench.api.listing import (
+    DetectorTable,
+    detectable_gap,
+    detectors,
+    pairs_needed,
+    power,
+)
 from flipbench.api.predictions import GapResult, gap
 from flipbench.api.reasoning import HintResults, ReasoningResult, hint_ablation, judge_reasoning
 from flipbench.api.results import (
@@ -46,6 +52,7 @@ __all__ = [
     "contaminate",
     "demo",
     "detect",
+    "detectable_gap",
     "detectors",
     "dry_run",
     "evaluate",

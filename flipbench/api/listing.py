@@ -179,6 +179,32 @@ def pairs_needed(gap: float, changed: float, power: float = 0.8, alpha: float = 
     return statistics.pairs_needed(_design(gap, changed, alpha), power)
 
 
+def detectable_gap(
+    n_pairs: int, changed: float, power: float = 0.8, alpha: float = 0.05
+) -> float | None:
+    """Return the smallest gap (negative, a fraction) that so many pairs detect, or None.
+
+    Parameters
+    ----------
+    changed : float
+        Share of items that a *clean* model gets right in exactly one version, a fraction; a memory
+        adds to those that fall.
+
+    Examples
+    --------
+    >>> import flipbench as fb
+    >>> fb.detectable_gap(400, changed=0.2)
+    -0.067
+    """
+    from flipbench.core.errors import ConfigError
+    from flipbench.evaluate.statistics.power import detectable_drop
+
+    if not 0 < changed <= 1:
+        raise ConfigError(f"changed={changed:g}: a share of the items, in (0, 1]")
+    drop = detectable_drop(n_pairs, changed, alpha, power)
+    return None if drop is None else -drop
+
+
 def _design(gap: float, changed: float, alpha: float) -> Design:
     from flipbench.core.errors import ConfigError
     from flipbench.evaluate.statistics.power import Design

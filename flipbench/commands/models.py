@@ -61,14 +61,26 @@ def detectors(
 
 @app.command(rich_help_panel=MODELS)
 def power(
-    gap: Annotated[float, typer.Option(help="expected gap in points, e.g. -5")],
     changed: Annotated[float, typer.Option(help="items right in one version only, in percent")],
+    gap: Annotated[
+        float | None, typer.Option(help="expected gap in points, e.g. -5; part of --changed")
+    ] = None,
     pairs: Annotated[int | None, typer.Option(min=1, help="power of a benchmark this size")] = None,
     alpha: Annotated[float, typer.Option(help="level of the one-sided exact test")] = 0.05,
 ) -> None:
-    """Say how many pairs the McNemar test needs to see a gap, or how often it would see it."""
+    """Say how many pairs the McNemar test needs to see a gap, or how often it would see it.
+
+    With --pairs and no --gap: the smallest gap that so many pairs see four times in five, if a
+    clean model gets --changed percent of the items right in one version only.
+    """
     import flipbench as fb
 
+    if gap is None:
+        if pairs is None:
+            raise ConfigError("give --gap (pairs needed), --pairs (gap that is seen), or both")
+        least = fb.detectable_gap(pairs, changed / 100, alpha=alpha)
+        seen = "no gap" if least is None else f"a gap of {100 * least:.1f} points"
+        raise typer.Exit(say(f"{pairs} pairs: {seen} is seen four times in five"))
     if gap >= 0:
         raise ConfigError(f"--gap {gap:g}: a fall is negative, e.g. -5")
     if not -gap <= changed <= 100:

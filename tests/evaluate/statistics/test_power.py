@@ -2,11 +2,18 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from flipbench.evaluate.statistics import power as power_module
 from flipbench.evaluate.statistics.paired import mcnemar_p
-from flipbench.evaluate.statistics.power import Design, pairs_needed, power
+from flipbench.evaluate.statistics.power import (
+    Design,
+    detectable_drop,
+    pairs_needed,
+    power,
+    with_memory,
+)
 
 
 def by_enumeration(design: Design, n: int) -> float:
@@ -75,3 +82,21 @@ def test_no_sample_size_detects_a_zero_gap() -> None:
 def test_an_impossible_design_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="must be in|needs at least"):
         Design(**wrong)
+
+
+def test_the_detectable_drop_is_the_smallest_one() -> None:
+    drop = detectable_drop(120, 0.2)
+    assert drop is not None
+    assert power(with_memory(-drop, 0.2, 0.05), 120) >= 0.8
+    assert power(with_memory(-drop + 0.001, 0.2, 0.05), 120) < 0.8
+    assert detectable_drop(4, 0.2) is None
+
+
+def test_a_memory_of_the_detectable_drop_is_detected_four_times_in_five() -> None:
+    """Its falls come on top of the changes that a clean model makes by chance."""
+    rng = np.random.default_rng(0)
+    drop = detectable_drop(120, 0.2)
+    assert drop is not None
+    draws = rng.multinomial(120, [0.1 + drop, 0.1, 0.8 - drop], size=2_000)
+    detected = np.mean([mcnemar_p(int(b), int(c), "drop") <= 0.05 for b, c, _ in draws])
+    assert 0.77 < detected < 0.86
