@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import get_args
@@ -89,23 +89,6 @@ def rule_title(detector: str, rule: str) -> str:
     known = DETECTORS.get(detector)
     own = known.about.rule_titles.get(rule) if known else None
     return own or RULES.get(rule, rule.replace("_", " "))
-
-
-def deciding_scores(scores: Iterable[Score]) -> set[str]:
-    """Return the ids of the scores that decide about their model.
-
-    These are of the perturbation gap: against clean models where there are any, else by the
-    McNemar test.
-    """
-    by_model: dict[str, list[Score]] = {}
-    for score in scores:
-        if score.detector == GAP and score.rule in (TEST, RELATIVE):
-            by_model.setdefault(score.model_fingerprint, []).append(score)
-    ids = set()
-    for own in by_model.values():
-        compared = [score.id for score in own if score.reference_fingerprint]
-        ids |= set(compared or [score.id for score in own if score.rule == TEST])
-    return ids
 
 
 def detectors_of(scores: Sequence[Score]) -> list[str]:

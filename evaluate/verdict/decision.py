@@ -32,6 +32,11 @@ from ..statistics.gap_tests import MeanDifference, drop_p, mean_difference
 from ..statistics.resampling import Array
 
 Decides = Literal["mcnemar", "relative", "old_answer_attraction"]
+DECIDES: dict[Decides, str] = {
+    "mcnemar": "the exact test of the gap",
+    "relative": "comparison with clean models",
+    "old_answer_attraction": "old answers",
+}
 BAD_EDITS = 0.05
 """Share of the edited pairs that may still show the old answer before attraction counts."""
 UNLIKE_STRENGTH = 0.15

@@ -17,7 +17,7 @@ from ..page.gallery import Gallery, make_gallery
 from ..protocol.grid import GridModel
 from ..report.tables import VERDICTS
 from .basis import Evidence
-from .decision import Decision
+from .decision import DECIDES, Decision
 from .sensitivity import counts_of
 from .tables import gap_table, other_detectors_table, power_table, readings_table
 from .verdict import ModelVerdict
@@ -222,13 +222,8 @@ def html(page: VerdictPage, gallery: Gallery) -> str:
 
 def _stamp(finding: ModelVerdict) -> str:
     text = VERDICTS[finding.verdict]
-    basis = {
-        "mcnemar": "by the exact test of the gap",
-        "relative": "by comparison with clean models",
-        "old_answer_attraction": "by old answers",
-    }
     if finding.verdict in ("contaminated", "not_detected"):
-        return f"Verdict: {text}, {basis[finding.decision.decides]}"
+        return f"Verdict: {text}, by {DECIDES[finding.decision.decides]}"
     kinds = [doubt.kind for doubt in finding.decision.doubts]
     return f"Verdict: {text} ({', '.join(kinds)})" if kinds else f"Verdict: {text}"
 

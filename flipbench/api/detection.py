@@ -133,7 +133,7 @@ class DetectionResult:
 
     def to_frame(self, *, sign: bool = False) -> pd.DataFrame:
         """Return one row for each detector and rule; see `flipbench.api.display.scores_frame`."""
-        return display.scores_frame(self.scores, self.content.finding.decision, sign=sign)
+        return display.scores_frame(self.scores, [self.content.finding.decision], sign=sign)
 
     def __str__(self) -> str:
         return self.sentence

@@ -48,15 +48,14 @@ def frame_table(key: str, caption: str, frame: pd.DataFrame) -> Table:
 
 
 def scores_frame(
-    scores: Iterable[Score], decision: Decision | None = None, *, sign: bool = False
+    scores: Iterable[Score], decisions: Iterable[Decision], *, sign: bool = False
 ) -> pd.DataFrame:
     """Return one row for each score.
 
     Parameters
     ----------
-    decision : Decision, optional
-        The verdict on the model of the scores. Without it, the scores of a model's gap decide:
-        against clean models where there are any, else by the McNemar test.
+    decisions : iterable of Decision
+        The verdicts on the models of the scores.
     sign : bool
         Whether to include the paper's rule, the sign of the gap, which flags about half of all
         clean models with a true gap of 0.
@@ -72,14 +71,9 @@ def scores_frame(
     """
     import pandas as pd
 
-    from flipbench.evaluate.report.tables import deciding_scores
-
     shown = {score.id: score for score in scores if sign or score.rule != "sign"}
-    if decision is None:
-        deciding = deciding_scores(shown.values())
-    else:
-        shown |= {decision.score.id: decision.score}
-        deciding = {decision.score.id}
+    deciding = {decision.score.id: decision for decision in decisions}
+    shown |= {score_id: decision.score for score_id, decision in deciding.items()}
     rows = [
         {
             "model": score.model,
@@ -91,8 +85,8 @@ def scores_frame(
             "unit": score.unit,
             "p_value": score.p_value,
             "decides": score.id in deciding,
-            "verdict": decision.verdict if decision and score.id in deciding else score.verdict,
-            "reason": decision.reason if decision and score.id in deciding else score.reason,
+            "verdict": deciding[score.id].verdict if score.id in deciding else score.verdict,
+            "reason": deciding[score.id].reason if score.id in deciding else score.reason,
             "k/n": ", ".join(f"{name} {c.k}/{c.n}" for name, c in score.accuracies.items()),
             "n": score.n,
             "reference": score.reference.model if score.reference else "",

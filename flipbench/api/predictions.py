@@ -57,7 +57,7 @@ class GapResult:
         """Return one row for each rule; see `flipbench.api.display.scores_frame`."""
         attraction = self.content.attraction
         scores = [*self.scores, *([attraction] if attraction else [])]
-        return display.scores_frame(scores, self.content.decision, sign=sign)
+        return display.scores_frame(scores, [self.content.decision], sign=sign)
 
     def __str__(self) -> str:
         """Return the gap and its verdict in a sentence."""

@@ -163,7 +163,11 @@ class EvaluationResult(display.Result):
 
     def to_frame(self, *, sign: bool = False) -> pd.DataFrame:
         """Return one row for each model, detector and rule; see `display.scores_frame`."""
-        return display.scores_frame(self.scores, sign=sign)
+        return display.scores_frame(
+            self.scores,
+            [verdict.decision for verdict in self.evaluated.verdicts.values()],
+            sign=sign,
+        )
 
     def __str__(self) -> str:
         detectors = {score.detector for score in self.scores}

@@ -36,6 +36,8 @@ from flipbench.evaluate.protocol.grid import GridModel, Requirements
 from flipbench.evaluate.report.group_metrics import cells_of, group_metrics, group_table, has_groups
 from flipbench.evaluate.report.tables import GAP
 from flipbench.evaluate.validation.requirements import requirements
+from flipbench.evaluate.verdict.grid_verdicts import grid_verdicts, verdicts_section
+from flipbench.evaluate.verdict.verdict import ModelVerdict
 from flipbench.filters.effective_verdicts import effective_verdicts
 from flipbench.models.engine import ASK_OPTIONS, answers_of
 from flipbench.models.serving.managed import ManagedVLM
@@ -62,6 +64,7 @@ class Evaluated:
     reports: list[StageReport]
     scores: list[Score] = field(default_factory=list)
     page: Path | None = None
+    verdicts: Mapping[str, ModelVerdict] = field(default_factory=dict)
 
 
 def evaluate(
@@ -120,8 +123,15 @@ def _evaluate(
     known = [*warnings_of(trained), *training_notes(trained, config.prompt.instruction)]
     known += notes
     n_answers = sum(r.n_done + r.n_skipped for r in reports if r.stage.startswith("ask "))
-    page = _write_report(assembly, benchmark, models, scores, n_answers, known, diagnoses)
-    return Evaluated(models, reports, scores, page)
+    verdicts = grid_verdicts(
+        benchmark,
+        [entry.model for entry in models],
+        scores,
+        config.prompt,
+        lambda model: answers_of(model.name, model.fingerprint, run),
+    )
+    page = _write_report(assembly, benchmark, models, scores, n_answers, known, diagnoses, verdicts)
+    return Evaluated(models, reports, scores, page, verdicts)
 
 
 def _check_models(
@@ -282,6 +292,7 @@ def _write_report(
     n_answers: int,
     notes: Sequence[str],
     diagnoses: Mapping[str, Diagnosis],
+    verdicts: Mapping[str, ModelVerdict],
 ) -> Path:
     """Write tables, figures, scores and the page; return the page's path."""
     config, run, grid = assembly.config, assembly.run, [entry.model for entry in models]
@@ -296,9 +307,11 @@ def _write_report(
     unseen = {model.fingerprint: model.name for model in grid if model.clean}
     raters, kept = report_tables(assembly, benchmark, unseen)
     folder = run.path / "report"
-    why = diagnosis_section(grid, diagnoses, folder)
-    if why is not None:
-        write_atomically(folder / f"{why.key}.json", json.dumps(why.data, indent=2) + "\n")
+    sections = [verdicts_section(grid, verdicts), diagnosis_section(grid, diagnoses, folder)]
+    shown = [section for section in sections if section is not None]
+    for section in shown:
+        text = json.dumps(section.data, indent=2, ensure_ascii=False) + "\n"
+        write_atomically(folder / f"{section.key}.json", text)
     data = ReportData(
         title=config.title,
         benchmark=benchmark,
@@ -315,7 +328,7 @@ def _write_report(
         raters=raters,
         kept=kept,
         groups=_groups(benchmark, grid, prompt_settings, run) if GAP in names else None,
-        sections=[why] if why is not None else [],
+        sections=shown,
         replies=_replies(benchmark, grid, prompt_settings, run),
         engines=engine_notes(models, benchmark, prompt_settings, run),
     )
