@@ -292,8 +292,8 @@ class _Deliberation:
         attraction = self.evidence.attraction
         old = f"; {attraction_text(attraction)}" if attraction and attraction.n else ""
         return Doubt(
-            f"it fell more than chance allows ({p}), but edited images may be harder than their"
-            f" originals for any model{old}",
+            "edited images may be harder than their originals for any model, so a gap alone"
+            f" ({p}) proves nothing{old}",
             "compare with clean models (--reference; one is a start, ten are worth having)",
             "needs reference",
         )
