@@ -8,15 +8,20 @@ from flipbench.core.errors import DataError, attempt
 from flipbench.core.paired import Candidate
 from flipbench.core.randomness import generator
 from flipbench.core.records import Flip, Item, Record
-from flipbench.prompting.prompts import LETTERS, right_option, yes_no
+from flipbench.prompting.prompts import LETTERS, yes_no
+from flipbench.prompting.undrawable import why_undrawable
+
+from .letters import drawable_options, same_text
 
 UNIFORM = "uniform over the other options"
+MATCHED = "letters as frequent as the old answers'"
 
 
 class FlipStage:
-    """Draw the new answer uniformly from the other options, with a seed per item.
+    """Draw the new answer from the other options, with a seed.
 
-    Options with the same text as the old answer are never drawn.
+    Options with the same text as the old answer, and those that no picture can show, are never
+    drawn.
 
     Parameters
     ----------
@@ -24,19 +29,26 @@ class FlipStage:
     given : mapping, optional
         New answers by item name: an option's letter or text, or any text for a free-form item.
         Answers of all other items are drawn.
+    letters : mapping, optional
+        New answers by item id, from `flipbench.generate.letters.matched_letters`; by default they
+        are drawn uniformly, independently of the order and number of items.
 
     References
     ----------
     Park et al., *Contamination Detection for VLMs Using Multi-Modal Semantic Perturbation*,
-    ICLR 2026, arXiv 2511.03774, section 4. Differs from the paper in the per-item seed, which
-    makes a draw independent of the order and number of items.
+    ICLR 2026, arXiv 2511.03774, section 4: uniform. Matched letters are ours.
     """
 
     name = "flip"
     record: type[Record] = Flip
 
-    def __init__(self, seed: int = 0, given: Mapping[str, str] | None = None) -> None:
-        self.seed, self.given = seed, dict(given or {})
+    def __init__(
+        self,
+        seed: int = 0,
+        given: Mapping[str, str] | None = None,
+        letters: Mapping[str, int | None] | None = None,
+    ) -> None:
+        self.seed, self.given, self.letters = seed, dict(given or {}), letters
 
     def id_of(self, item: Item) -> str:
         """Return the id of the item's flip, whether or not it can be made."""
@@ -61,20 +73,34 @@ class FlipStage:
         )
 
     def _method(self, item: Item) -> str:
-        return f"given: {self.given[item.name]}" if item.name in self.given else UNIFORM
+        if item.name in self.given:
+            return f"given: {self.given[item.name]}"
+        return UNIFORM if self.letters is None else MATCHED
+
+    def leaves_out(self, item: Item) -> bool:
+        """Return whether an item gets no new answer, so that letters stay as frequent."""
+        if self.letters is None or item.name in self.given:
+            return False
+        return item.id in self.letters and self.letters[item.id] is None
 
     def _draw(self, item: Item) -> tuple[int | None, str]:
-        if item.options is None and (words := yes_no(item)):
-            return None, words[not right_option(item)]
-        if item.options is None:
+        words = yes_no(item)
+        if item.options is None and words is None:
             raise DataError(
                 "a free-form item has no options to draw from; give its new answer in"
                 " generate.new_answers, or use a captioner that can propose one"
             )
-        others = [i for i, text in enumerate(item.options) if not same_text(text, item.answer_text)]
+        others = drawable_options(item)
         if not others:
-            raise DataError("no option differs from the answer")
-        index = others[int(generator(self.seed, item.id, "flip").integers(len(others)))]
+            reasons = {why for text in item.options or () if (why := why_undrawable(text))}
+            listed = f" that a picture could show ({'; '.join(sorted(reasons))})" if reasons else ""
+            raise DataError(f"no option{listed} differs from the answer")
+        index = None if self.letters is None else self.letters.get(item.id)
+        if index is None:
+            index = others[int(generator(self.seed, item.id, "flip").integers(len(others)))]
+        if item.options is None:
+            assert words is not None
+            return None, words[index]
         return index, item.options[index]
 
     def _given(self, item: Item) -> tuple[int | None, str]:
@@ -92,12 +118,3 @@ class FlipStage:
         if not answer or same_text(answer, item.answer_text):
             raise DataError(f"the new answer {answer!r} is empty or equals the old one")
         return index, answer
-
-
-def same_text(one: str, other: str) -> bool:
-    """Return whether two answers are equal, ignoring case and surrounding blanks.
-
-    >>> same_text(" Red", "red"), same_text("2", "two")
-    (True, False)
-    """
-    return one.casefold().strip() == other.casefold().strip()

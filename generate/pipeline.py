@@ -40,6 +40,9 @@ class Generator:
         The share of the items that a worker stores, flips and captions, if it does.
     expected : sequence of dict
         What the edits of the recipe that is rebuilt are made of: each keeps its id there.
+    letters : mapping, optional
+        New answers by item id, from `flipbench.generate.letters.matched_letters`; without it they
+        are drawn uniformly.
     """
 
     captioner: Captioner
@@ -52,10 +55,16 @@ class Generator:
     asks: bool = True
     share: Share | None = None
     expected: Sequence[JsonDict] = ()
+    letters: Mapping[str, int | None] | None = None
 
     @property
     def _flipping(self) -> FlipStage:
-        return FlipStage(self.seed, self.new_answers)
+        return FlipStage(self.seed, self.new_answers, self.letters)
+
+    def left_out(self, items: Sequence[Item]) -> list[Item]:
+        """Return the items that get no new answer, so that letters stay as frequent."""
+        flipping = self._flipping
+        return [item for item in items if flipping.leaves_out(item)]
 
     @property
     def _captioning(self) -> CaptionStage:
@@ -73,11 +82,13 @@ class Generator:
         Items that cannot get a new answer are left out. A drawn flip is present even if the run
         does not hold it yet; a flip that is still to be proposed is None.
         """
+        flipping = self._flipping
+        items = [item for item in items if not flipping.leaves_out(item)]
         run, captioning, editing = self.run, self._captioning, self._editing
         flips, captions, edits = run.index(Flip), run.index(Caption), run.index(Edit)
         choices = run.index(PictureChoice) if self.choosing else {}
         candidates = []
-        for item, drawn in zip(items, self._flipping(items), strict=True):
+        for item, drawn in zip(items, flipping(items), strict=True):
             flip = drawn if isinstance(drawn, Flip) else None
             proposing = self._proposing_for(item)
             if proposing is not None:
@@ -95,9 +106,10 @@ class Generator:
         self, items: Sequence[Item], options: StageOptions = DEFAULTS
     ) -> tuple[list[Candidate], list[StageReport]]:
         """Store ``items`` in the run and set their new answers: supplied, drawn or proposed."""
+        flipping = self._flipping
+        items = [item for item in items if not flipping.leaves_out(item)]
         known = self.run.ids(Item)
         self.run.append([i for i in items if i.id not in known and self._has(i)])
-        flipping = self._flipping
         to_draw = [item for item in items if not self._proposing_for(item)]
         reports = self._ask(flipping, to_draw, replace(options, batch_size=_FLIPS_PER_BATCH))
         to_propose = [item for item in items if self._proposing_for(item)]

@@ -13,7 +13,7 @@ from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, ask_eac
 from flipbench.models.chat.prompt_files import load_prompt
 
 from .captioners.api import PROMPTS, PROPOSING_PROMPT, declines
-from .flip import same_text
+from .letters import same_text
 
 _MAX_LENGTH = 200
 

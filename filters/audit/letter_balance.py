@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -12,17 +11,12 @@ from flipbench.config.audit import AuditSettings
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item
 from flipbench.prompting.prompts import LETTERS
+from flipbench.prompting.undrawable import refers_to_options
 
 from .finding import AuditFinding, multiple_choice, n_items, not_run, rate
 
 TITLE = "Balance of the correct letters"
 N_DRAWS = 9_999
-_FIXED = re.compile(
-    r"(?i:\b(?:all|none|both|neither|either|any) of (?:the )?(?:above|these|them|others)\b)"
-    r"|(?i:\b(?:both|neither|either)\s+\(?[a-h]\)?\s+(?:and|or|nor|&)\s+\(?[a-h]\)?(?!\w))"
-    r"|(?i:\b(?:options?|answers?)\s+)\(?[A-H]\)?(?![\w'])"
-    r"|(?i:^\(?[a-h]\)?\s*(?:,|and|or|&)\s*\(?[a-h]\)?$)"
-)
 
 
 def letter_balance(items: Sequence[Item], settings: AuditSettings) -> AuditFinding:
@@ -112,12 +106,8 @@ def balance_letters(items: Sequence[Item], seed: int) -> list[Item]:
 
 
 def has_fixed_options(item: Item) -> bool:
-    """Return whether an option refers to other options, so that their order matters.
-
-    >>> bool(_FIXED.search("None of the above")), bool(_FIXED.search("Both a cat and a dog"))
-    (True, False)
-    """
-    return any(_FIXED.search(option) for option in item.options or ())
+    """Return whether an option refers to other options, so that their order matters."""
+    return any(map(refers_to_options, item.options or ()))
 
 
 def _swapped(item: Item, options: tuple[str, ...], old: int, new: int) -> Item:

@@ -6,6 +6,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
@@ -60,6 +61,12 @@ class Benchmark:
     items: list[Item]
     problems: list[Problem]
     n_rows: int
+
+    def first(self, n: int) -> Benchmark:
+        """Return the first ``n`` items, with the problems and rows of all."""
+        part = copy(self)
+        vars(part)["items"] = self.items[:n]
+        return part
 
     def __post_init__(self) -> None:
         """Check that no row was dropped without a problem."""

@@ -68,6 +68,12 @@ class GenerateConfig(Value):
         default=None,
         description="CSV, TSV or JSONL with 'name' and 'new_answer', instead of random new answers",
     )
+    new_letters: Literal["matched", "uniform"] | None = Field(
+        default=None,
+        description="how new answers are drawn: matched, with letters as frequent as those of the"
+        " old answers; uniform, evenly from the other options (the paper's way). null: matched, but"
+        " uniform for the embedded world, whose letters are drawn evenly",
+    )
     captioner: CaptionerSpec = Field(default="shapes", validate_default=True)
     editor: EditorSpec = Field(default="shapes", validate_default=True)
     picture: PictureConfig = PictureConfig()

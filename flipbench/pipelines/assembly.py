@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ from flipbench.config.experiment import Config, ModelConfig, ShapesSpec
 from flipbench.config.kinds import Context
 from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Item
+from flipbench.core.records import Flip, Item
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions
 from flipbench.core.workers import Share, Workers, is_main
@@ -28,7 +28,9 @@ from flipbench.export.recipe import expected_edits
 from flipbench.filters.funnel import read_doubtful
 from flipbench.filters.pipeline import FOLDER
 from flipbench.generate.captioners.api import APICaptioner
+from flipbench.generate.flip import UNIFORM
 from flipbench.generate.given_answers import read_new_answers
+from flipbench.generate.letters import matched_letters
 from flipbench.generate.pictures import (
     ByChat,
     ByModel,
@@ -150,14 +152,8 @@ class Assembly:
         raise DataError(f"{self.benchmark_folder}: no pair was kept ({losses}); {remedy}")
 
     @cached_property
-    def benchmark(self) -> Benchmark:
-        """The configured benchmark, or its first items.
-
-        Raises
-        ------
-        ConfigError
-            If it consists of existing pairs.
-        """
+    def whole_benchmark(self) -> Benchmark:
+        """The configured benchmark; of the embedded world, as many items as are needed."""
         spec = self.config.benchmark
         if isinstance(spec, ShapesSpec):
             edition = Edition(spec.seed, spec.level, spec.per_picture)
@@ -168,10 +164,33 @@ class Assembly:
             raise ConfigError("benchmark.format: pairs: the pairs exist already; nothing to make")
         if isinstance(spec, HuggingFaceSpec) and not Path(spec.path).exists():
             check_hub()
-        benchmark = load_benchmark(spec, self.run.images)
-        if self.limit is not None:
-            del benchmark.items[self.limit :]
-        return benchmark
+        return load_benchmark(spec, self.run.images)
+
+    @cached_property
+    def benchmark(self) -> Benchmark:
+        """The configured benchmark, or its first items.
+
+        Raises
+        ------
+        ConfigError
+            If it consists of existing pairs.
+        """
+        whole = self.whole_benchmark
+        return whole if self.limit is None else whole.first(self.limit)
+
+    @cached_property
+    def new_letters(self) -> Mapping[str, int | None] | None:
+        """New answers with letters as frequent as the old ones; None if drawn uniformly.
+
+        They are those of the whole benchmark, so a limit does not change them. A run that holds
+        uniform flips keeps to these.
+        """
+        chosen = self.config.generate.new_letters
+        if chosen is None:
+            chosen = "uniform" if isinstance(self.config.benchmark, ShapesSpec) else "matched"
+        if chosen == "uniform" or any(flip.method == UNIFORM for flip in self.run.read(Flip)):
+            return None
+        return matched_letters(self.whole_benchmark.items, self.config.seed)
 
     @cached_property
     def originals(self) -> list[Item]:
@@ -251,6 +270,7 @@ class Assembly:
             asks=share is None or helps,
             share=share,
             expected=expected_edits(self.run),
+            letters=self.new_letters,
         )
 
     @property

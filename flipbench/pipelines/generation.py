@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Edit, Item
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
+from flipbench.generate.flip import FlipStage
 from flipbench.generate.pictures import ByModel, choosing_prompt
 from flipbench.models.protocols import release
 from flipbench.pipelines.assembly import Assembly
@@ -18,6 +20,8 @@ from flipbench.pipelines.backends import (
     runs_here,
 )
 from flipbench.pipelines.memory.phases import memory_plan
+
+log = logging.getLogger(__name__)
 
 
 def generate(
@@ -46,6 +50,8 @@ def generate(
     if shares_captions := runs_here(spec.captioner) and workers.n_workers > 1:
         n_left = sum((c.caption is None) + (c.edit is None) for c in generator.progress(items))
         workers.start("generate", lambda: n_made(run), n_left, "caption and edit")
+    if left_out := generator.left_out(items):
+        log.warning("%s", letters_left_out(left_out, len(items)))
     flipped, flip_reports = generator.flip(items, asking)
     chooser = generator.choosing.chooser if generator.choosing else None
     if isinstance(chooser, ByModel):
@@ -62,6 +68,17 @@ def generate(
     return edited, [*flip_reports, *choice_reports, *caption_reports, *edit_reports]
 
 
+def letters_left_out(left_out: Sequence[Item], n: int) -> str:
+    """Return a sentence on items that get no new answer, so that letters stay as frequent."""
+    names = ", ".join(item.name for item in left_out[:5])
+    more = f" and {len(left_out) - 5:,} more" if len(left_out) > 5 else ""
+    return (
+        f"{len(left_out):,} of {n:,} items are left out ({names}{more}): one letter is right in"
+        " more than half of the items with as many options, and a model that prefers it would lose"
+        " accuracy without memory; generate.new_letters: uniform keeps them"
+    )
+
+
 def n_made(run: Run) -> int:
     """Return how many captions and edits the run holds."""
     return run.count(Caption) + run.count(Edit)
@@ -70,8 +87,12 @@ def n_made(run: Run) -> int:
 def plan_generation(assembly: Assembly) -> list[str]:
     """Return the work and cost of generation and filtering, if nothing is made yet."""
     items, new_answers, config = assembly.items, assembly.new_answers, assembly.config
+    flipping = FlipStage(config.seed, new_answers, assembly.new_letters)
+    left_out = [item for item in items if flipping.leaves_out(item)]
+    notes = [letters_left_out(left_out, len(items))] if left_out else []
+    items = [item for item in items if not flipping.leaves_out(item)]
     n_open = sum(item.options is None and item.name not in new_answers for item in items)
-    lines = [f"would flip, caption and edit {len(items):,} items"]
+    lines = [*notes, f"would flip, caption and edit {len(items):,} items"]
     if n_open:
         lines.append(f"  {n_open:,} of them are free-form: their new answers are proposed first")
     candidates = [Candidate(item) for item in items]

@@ -12,6 +12,7 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import Item
 from flipbench.models.chat.labels import Labeller, LabelTask, Rubric
 from flipbench.prompting.prompts import PromptSettings
+from flipbench.prompting.undrawable import why_undrawable
 
 from ...protocol.detector import About, Answers, Helpers, cached_per_benchmark
 from ...scoring.comparison import (
@@ -63,12 +64,15 @@ DONORS = Rubric(
 
 GENERIC = frozenset(
     {"yes", "no", "true", "false", "none", "all", "both", "neither", "either", "other", "others"}
-    | {"unknown", "unclear", "maybe", "n/a", "not applicable", "not sure", "not visible"}
-    | {"all of the above", "none of the above", "both of the above", "all of these"}
-    | {"none of these", "cannot be determined", "can't be determined", "cannot tell"}
-    | {"can't tell", "other answers"}
+    | {"maybe", "not visible"}
 )
-"""Answers that make sense only with their own question."""
+"""Answers that make sense only with their own question, besides those that no picture shows."""
+
+
+def is_generic(answer: str) -> bool:
+    """Return whether an answer, without case and blanks, makes sense only with its question."""
+    return answer in GENERIC or bool(why_undrawable(answer))
+
 
 _NUMBER = re.compile(
     r"[-+−]?\d[\d.,]*\s*%?|zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve"
@@ -220,7 +224,7 @@ def _donors(items: Sequence[Item]) -> _Donors:
     places: dict[str, set[_Place]] = {}
     for item in items:
         folded = _fold(item.answer_text)
-        if item.options is None or not folded or folded in GENERIC:
+        if item.options is None or not folded or is_generic(folded):
             continue
         texts.setdefault(folded, set()).add(item.answer_text)
         places.setdefault(folded, set()).add(_place(item))
@@ -231,7 +235,7 @@ def _generalise(item: Item, donors: _Donors, seed: int) -> Generalised | None:
     if item.options is None or item.answer is None:
         return None
     gold, own = _fold(item.answer_text), {_fold(option) for option in item.options}
-    if not gold or gold in GENERIC or len(item.options) < 2:
+    if not gold or is_generic(gold) or len(item.options) < 2:
         return None
     rng = generator(seed, item.id, "choice-confusion")
     shuffled = [donors[index] for index in rng.permutation(len(donors))]
