@@ -220,9 +220,9 @@ def _old_answers(
     if not asked:
         return None
     wrong = [
-        WrongAnswer(item.id, choice == pair.golds[0], pair.n_options, cluster_of(item))
+        WrongAnswer(item.id, choice, *pair.golds, pair.n_options, cluster_of(item))
         for item, pair in asked
-        if (choice := pair.perturbed.choice) not in (-1, pair.golds[1])
+        if (choice := pair.perturbed.choice) is not None and choice not in (-1, pair.golds[1])
     ]
     n_unparsed = sum(pair.perturbed.unparsed for _, pair in asked)
     replies = PerturbedReplies([item.id for item, _ in asked], wrong, n_unparsed)

@@ -20,6 +20,7 @@ from ..report.table_files import result_columns
 from ..report.tables import TEST, VERDICTS, as_header
 from ..verdict.decision import Decision, GapEvidence, decide
 from ..verdict.sensitivity import changes_of
+from ..verdict.tables import memory_cell
 from ..verdict.wording import qualifiers, sentence
 from .prediction import listing
 
@@ -122,7 +123,8 @@ class GapTable:
             " is suspicious) with its paired 95 % interval. p: exact one-sided McNemar test. The"
             " verdict is that of the comparison with clean models if there are any, and withheld"
             " where a gap is no evidence. Old answers: wrong answers to perturbed items that are"
-            f" the original's answer.{SIGN_RULE if self.show_sign else ''}",
+            " the original's answer; from memory: at least this share of the items, by these beyond"
+            f" chance.{SIGN_RULE if self.show_sign else ''}",
             "Model",
             columns,
             ((score.benchmark, (Row(score.model, cells),)),),
@@ -182,6 +184,7 @@ def _old_answers(score: Score) -> list[tuple[Column, Cell]]:
     return [
         (Column("Old answers"), Cell(f"{count.k}/{count.n}", f"expected {chance}")),
         (Column("Their p"), Cell(formats.p_value(score.p_value))),
+        (Column("From memory, %"), memory_cell(score)),
     ]
 
 

@@ -7,6 +7,7 @@ one acquitted, with a small p-value beside it.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from flipbench.core.randomness import generator
 from flipbench.core.records import Count, Mean, ReferenceResult, Score, content_id
 from flipbench.reporting import formats
 
@@ -29,6 +31,7 @@ from ..scoring.soundness import (
     shows_nothing,
 )
 from ..statistics.gap_tests import MeanDifference, drop_p, mean_difference
+from ..statistics.letters import LetterPairs, standardized_drop_p
 from ..statistics.resampling import Array
 
 Decides = Literal["mcnemar", "relative", "old_answer_attraction"]
@@ -39,6 +42,8 @@ DECIDES: dict[Decides, str] = {
 }
 BAD_EDITS = 0.05
 """Share of the edited pairs that may still show the old answer before attraction counts."""
+UNLIKELY = 0.001
+"""Level at which letters of pairs that are exchangeable by construction are not believed to be."""
 UNLIKE_STRENGTH = 0.15
 """Difference in accuracy on the originals beyond which clean models' gaps are no guide."""
 ENOUGH_REFERENCES = 10
@@ -129,7 +134,9 @@ class GapEvidence:
         wrong = [
             WrongAnswer(
                 pairs.ids[i],
-                bool(choices[i] == pairs.old[i]),
+                int(choices[i]),
+                int(pairs.old[i]),
+                int(pairs.new[i]),
                 int(pairs.n_options[i]),
                 pairs.clusters[i],
             )
@@ -190,9 +197,10 @@ def decide(evidence: GapEvidence) -> Decision:
     2. Without one, pairs that are exchangeable by construction are judged by the exact McNemar
        test; edited ones, which may be harder for any model, only by old-answer attraction; pairs
        that were found not at all.
-    3. The verdict is withheld if replies that cannot be read or are missing decide it, if the
-       references are of unlike strength and the versions not equally hard, if nobody judged the
-       pairs that it rests on, or if nothing shows that the perturbed images have any effect.
+    3. The verdict is withheld if replies that cannot be read or are missing decide it, if it rests
+       on letters that are right more often in one version, if the references are of unlike strength
+       and the versions not equally hard, if nobody judged the pairs that it rests on, or if nothing
+       shows that the perturbed images have any effect.
     """
     return _Deliberation(evidence).decision()
 
@@ -256,6 +264,9 @@ class _Deliberation:
                 doubts.append(self._needs_reference())
         if verdict in ("contaminated", "not_detected"):
             doubts += [*self._unknown_replies(verdict, decides), *self._strength(verdict)]
+            doubts += (
+                self._letters(verdict) if decides != "old_answer_attraction" and not doubts else []
+            )
             doubts += self._unjudged() if decides == "old_answer_attraction" else []
             doubts += self._no_effect()
             doubts += evidence.other_causes if verdict == "contaminated" else ()
@@ -331,6 +342,39 @@ class _Deliberation:
                 "ask again for the replies that are missing, for the letter only where they cannot"
                 " be read, or compare likelihoods",
                 "unreadable replies",
+            )
+        ]
+
+    def _letters(self, verdict: Verdict) -> list[Doubt]:
+        """Withhold what a preference for a letter gives, if letters differ between the versions."""
+        evidence, pairs = self.evidence, self.evidence.pairs
+        models = [evidence.replies, *(reference.replies for reference in self.references)]
+        kept = (pairs.old >= 0) & (pairs.new >= 0)
+        for replies in models:
+            kept &= ~(replies.original.missing | replies.perturbed.missing)
+        if not kept.any():
+            return []
+        letters = LetterPairs(pairs.old[kept], pairs.new[kept], pairs.n_options[kept])
+        # that letters differ by chance alone is expected now and then; by construction, always
+        level = UNLIKELY if evidence.exchangeable else evidence.alpha
+        if letters.margins_p(generator(0, evidence.gap.benchmark_id, "letters")) > level:
+            return []
+        right = [
+            (r.original.right[kept].astype(float), r.perturbed.right[kept].astype(float))
+            for r in models
+        ]
+        clusters = list(itertools.compress(pairs.clusters, kept.tolist()))
+        p_value = standardized_drop_p(letters, right[0], clusters, right[1:])
+        if significant(p_value, evidence.alpha) == verdict:
+            return []
+        return [
+            Doubt(
+                "the right letters differ between originals and perturbed versions, so a model that"
+                f" prefers a letter falls without memory; at equal letters"
+                f" {formats.p_equation(p_value)}",
+                "draw the new answers again with matched letters (generate.new_letters), or shuffle"
+                " the options of both versions alike",
+                "letters",
             )
         ]
 

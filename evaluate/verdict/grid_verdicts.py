@@ -18,6 +18,7 @@ from ..report.tables import GAP, VERDICTS, families, label
 from ..scoring.paired_replies import PairedReplies
 from .basis import Evidence
 from .decision import DECIDES
+from .tables import memory_cell, memory_of
 from .verdict import ModelVerdict
 
 
@@ -80,12 +81,14 @@ def verdicts_section(
     table = Table(
         "verdicts",
         "The verdict on each model, with its own clean model as the only reference where there is"
-        " one, and what decided it. p: of the test that decides. Reason: why it is withheld.",
+        " one, and what decided it. p: of the test that decides. From memory: at least this share"
+        " of the items, by old answers beyond chance. Reason: why it is withheld.",
         "Model",
         (
             Column("Verdict", "", False),
             Column("Decided by", "", False),
             Column("p"),
+            Column("From memory, %"),
             Column("Reason", "", False),
         ),
         tuple(groups),
@@ -101,6 +104,7 @@ def verdicts_section(
                 "verdict": verdict.verdict,
                 "decides": verdict.decision.decides,
                 "p_value": verdict.decision.p_value,
+                "memory": memory_of(verdict.of_gap.attraction),
                 "doubts": [asdict(doubt) for doubt in verdict.decision.doubts],
                 "sentence": verdict.sentence,
             }
@@ -115,6 +119,12 @@ def _row(name: str, verdict: ModelVerdict) -> Row:
         VERDICTS[decision.verdict],
         DECIDES[decision.decides],
         formats.p_value(decision.p_value),
-        decision.reason,
     )
-    return Row(name, tuple(Cell(text or formats.NOTHING) for text in texts))
+    return Row(
+        name,
+        (
+            *map(Cell, texts),
+            memory_cell(verdict.of_gap.attraction),
+            Cell(decision.reason or formats.NOTHING),
+        ),
+    )

@@ -19,7 +19,7 @@ from ..report.tables import VERDICTS
 from .basis import Evidence
 from .decision import DECIDES, Decision
 from .sensitivity import counts_of
-from .tables import gap_table, other_detectors_table, power_table, readings_table
+from .tables import gap_table, memory_of, other_detectors_table, power_table, readings_table
 from .verdict import ModelVerdict
 
 N_EXAMPLES = 12
@@ -155,6 +155,7 @@ def as_json(page: VerdictPage, gallery: Gallery) -> JsonDict:
         "references_left_out": decision.left_out,
         "panel": _panel(decision),
         "judged": asdict(finding.of_gap.judged),
+        "memory": memory_of(finding.of_gap.attraction),
         "guessing": [asdict(each) for each in finding.of_gap.guessing],
         "readings": [
             {"detector": score.detector} | _numbers(score) for score in page.evidence.readings()

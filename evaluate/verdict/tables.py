@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flipbench.core.records import Score
+from flipbench.core.records import JsonDict, Score
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
@@ -84,6 +84,21 @@ def readings_table(finding: ModelVerdict) -> Table | None:
         ),
         tuple((name, tuple(rows)) for name, rows in groups.items()),
     )
+
+
+def memory_cell(attraction: Score | None) -> Cell:
+    """Return the share answered from memory, with its interval; a dash if it was not read."""
+    memory = attraction.memory if attraction is not None else None
+    if memory is None or memory.share is None:
+        return Cell(formats.NOTHING)
+    between = formats.interval(memory.interval, formats.percent)
+    return Cell(formats.percent(memory.share), between)
+
+
+def memory_of(attraction: Score | None) -> JsonDict | None:
+    """Return the same for JSON."""
+    memory = attraction.memory if attraction is not None else None
+    return None if memory is None else memory.model_dump(mode="json")
 
 
 def other_detectors_table(finding: ModelVerdict) -> Table | None:

@@ -76,6 +76,7 @@ def qualifiers(
         lines.append(f"{EASIER} Only a clean model (--reference) can show whether these are.")
     if decision.decides != "old_answer_attraction":
         lines.append(attraction_sentence(leading.verdict, evidence.attraction))
+    lines.append(memory_sentence(evidence.attraction))
     if diagnosis is not None:
         lines.append(diagnosis_sentence(diagnosis))
     if evidence.exchangeable is not False:
@@ -112,6 +113,19 @@ def count_text(count: Count, noun: str) -> str:
     '7 of 10 originals (70.0 %)'
     """
     return f"{count.k:,} of {count.n:,} {noun} ({formats.percent(count.k / count.n)} %)"
+
+
+def memory_sentence(attraction: Score | None) -> str:
+    """Return the share of items answered from memory as a sentence; empty if it was not read."""
+    memory = attraction.memory if attraction is not None else None
+    if memory is None or memory.share is None or memory.interval is None:
+        return ""
+    return (
+        f"Share of the {memory.n:,} items answered from memory, at least:"
+        f" {formats.percent(memory.share)} %"
+        f" {formats.interval(memory.interval, formats.percent)}, by the old answers beyond chance;"
+        " edits that still show the old answer add to it. It says nothing about single items."
+    )
 
 
 def summary_of(others: Sequence[OtherDetectorResult]) -> list[str]:

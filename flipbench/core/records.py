@@ -20,6 +20,7 @@ from flipbench.core.score import Count as Count
 from flipbench.core.score import Direction as Direction
 from flipbench.core.score import Interval as Interval
 from flipbench.core.score import Mean as Mean
+from flipbench.core.score import MemoryShare as MemoryShare
 from flipbench.core.score import PairedCounts as PairedCounts
 from flipbench.core.score import QuadrantResult as QuadrantResult
 from flipbench.core.score import ReferenceResult as ReferenceResult

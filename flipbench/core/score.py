@@ -37,6 +37,17 @@ class Mean(Value):
     n: int
 
 
+class MemoryShare(Value):
+    """The share of ``n`` items answered from memory of the original, a lower bound.
+
+    ``share`` is None if ``n`` is 0.
+    """
+
+    share: float | None
+    interval: Interval | None
+    n: int
+
+
 class Suspects(Count):
     """The ``k`` of ``n`` pairs answered correctly on the original but not on the perturbed version.
 
@@ -157,6 +168,8 @@ class Score(Record):
         Right and wrong answers of the same items in two conditions.
     unparsed : dict of str to int or None
         Number of replies that name no option; None if they were not counted.
+    memory : MemoryShare or None
+        How many items were answered from memory, by the old answers in wrong replies.
     lacks_reference : bool
         Whether the rule does not apply because it compares with a clean model and none was given.
     tuned_threshold : bool
@@ -199,6 +212,7 @@ class Score(Record):
     paired: PairedCounts | None = None
     unparsed: dict[str, int | None] = Field(default_factory=dict)
     suspects: Suspects | None = None
+    memory: MemoryShare | None = None
     quadrants: QuadrantResult | None = None
     reference: ReferenceResult | None = None
     lacks_reference: bool = False

@@ -18,6 +18,7 @@ from flipbench.core.records import (
     Interval,
     Item,
     Mean,
+    MemoryShare,
     PairedCounts,
     Probe,
     QuadrantResult,
@@ -219,6 +220,7 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "paired": PairedCounts(n11=4, b=3, c=1, n00=3),
             "unparsed": {"original": 1, "perturbed": None},
             "suspects": Suspects(k=3, n=11, rate=3 / 11, share=3 / 7, names=("i",)),
+            "memory": MemoryShare(share=0.2, interval=Interval(low=0.1, high=0.3), n=11),
             "quadrants": QuadrantResult(
                 counts={"ideal": Count(k=3, n=4)},
                 dangerous=Interval(low=0.1, high=0.3),

@@ -341,7 +341,7 @@ def test_four_bit_weights_have_their_own_fingerprint(pairs: Path, tmp_path: Path
 def report(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the page of a model of rules: it knows the first nine originals by heart."""
     folder = tmp_path_factory.mktemp("page")
-    benchmark = read_paired(pairs)
+    benchmark = replace(read_paired(pairs), exchangeable=True)
     planned = plan(
         DetectionSettings(CLEAN, benchmark, (), "perturbation_gap", folder, judged_by="an oracle")
     )
@@ -355,7 +355,7 @@ def report(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
                          choice=known[probe.item_id].answer or 0)
             ])  # fmt: skip
     result = examined(planned)
-    assert result.verdict == "contaminated" and result.reports[0].n_done == 0
+    assert result.verdict == "contaminated" and result.reports[0].n_done == 0, result.sentence
     return result.page
 
 

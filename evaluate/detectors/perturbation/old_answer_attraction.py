@@ -30,8 +30,8 @@ ABOUT = About(
     title="Old-answer attraction",
     paper="unpublished; reads replies to the perturbed items of Park et al., arXiv 2511.03774",
     variant="rules chance (default), relative",
-    deviates_from_paper="in no paper: by chance, one wrong answer in k − 1 (k options) names the"
-    " original's answer; 'relative' compares with a clean model on the items both answer wrongly",
+    deviates_from_paper="in no paper: chance permutes the old answers among wrong answers with the"
+    " same new answer; 'relative' compares with a clean model on the items both answer wrongly",
     rules={"chance": False, "relative": True},
     default_rule="chance",
     needs=frozenset({"choose or generate"}),
@@ -50,18 +50,19 @@ ABOUT = About(
 class OldAnswerAttraction:
     """Among wrong answers to perturbed items, the share that is the original item's answer.
 
-    Without memory of the original, a wrong answer falls on each wrong option alike: with k options,
-    on the original's answer once in k - 1. Only wrong answers count, so it does not matter whether
-    the perturbed items are harder or easier than the originals. The statistic is the share minus
-    its expectation. Replies that name no option are not wrong answers; left out are free-form
-    items, items with two options, and pairs whose two images are almost equal.
+    Without memory of the original, a wrong answer does not depend on which of the wrong options was
+    the original's: old answers can be permuted among items that share number of options and new
+    answer. That holds whatever letters a model prefers, and only wrong answers count, so it does
+    not matter whether the perturbed items are harder or easier than the originals. The statistic is
+    the share minus its expectation. Replies that name no option are not wrong answers; left out are
+    free-form items, items with two options, and pairs whose two images are almost equal.
 
     Assumes that the original's answer tempts no more than the other wrong options of the edited
     image. That fails if the edit left the old object in place, or if the original's answer is what
     one expects without looking; rule "relative" allows for both.
 
-    Where items share an image or a group, the p-value of rule "chance" is the larger of two: the
-    exact one for independent answers, and that of swapping the sign of each image's sum of
+    Where items share an image or a group, the p-value of rule "chance" is the larger of two: that
+    of the permutations, and that of swapping the sign of each image's sum of
     (old answer - expected).
     """
 
@@ -173,7 +174,9 @@ class _Replies:
         return [
             WrongAnswer(
                 pair.original.id,
-                choice == pair.original.answer,
+                choice,
+                pair.original.answer or 0,
+                pair.perturbed.answer or 0,
                 len(pair.perturbed.options or ()),
                 cluster_of(pair.original),
             )

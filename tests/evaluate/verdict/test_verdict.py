@@ -263,7 +263,7 @@ def test_unparsable_replies_give_no_verdict(world: Any) -> None:
 @pytest.mark.parametrize(("n", "verdict"), [(4, "inconclusive"), (5, "contaminated")])
 def test_too_few_items_are_inconclusive(make_world: Any, n: int, verdict: str) -> None:
     world = make_world.make(n=n)
-    finding = judge(world, world.memoriser(), exchangeable=True)
+    finding = judge(world, world.memoriser(), world.seer(1.0))
     assert finding.verdict == verdict
     assert ("fewer than 5 can never reach" in text_of(finding)) is (n == 4)
 

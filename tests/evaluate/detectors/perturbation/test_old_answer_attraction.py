@@ -6,6 +6,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
+import numpy as np
 import pytest
 from PIL import ImageFilter
 
@@ -17,6 +18,13 @@ from flipbench.evaluate.detectors.perturbation.confidence_gap import ConfidenceG
 from flipbench.evaluate.detectors.perturbation.old_answer_attraction import OldAnswerAttraction
 from flipbench.evaluate.detectors.perturbation.perturbation_gap import PerturbationGap
 from flipbench.evaluate.pipeline import ModelUnderTest
+from flipbench.evaluate.scoring.conditions import Settings
+from flipbench.evaluate.scoring.old_answers import (
+    PerturbedReplies,
+    WrongAnswer,
+    against_chance,
+    stratified_p,
+)
 from flipbench.evaluate.statistics.counts import poisson_binomial_p
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import PromptSettings
@@ -50,6 +58,73 @@ def wrong(world: Any, slot: Callable[[Pair], int]) -> Callable[[Probe], int]:
     return lambda probe: chosen[probe.item_id]
 
 
+def answers(choices: str, old: str, new: str, n_options: int = 4) -> list[WrongAnswer]:
+    """Return wrong answers, one for each letter."""
+    letters = zip(choices, old, new, strict=True)
+    return [
+        WrongAnswer(str(i), *map("ABCD".index, slots), n_options, str(i))
+        for i, slots in enumerate(letters)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("choices", "old", "new", "expected"),
+    [
+        ("AB", "AB", "DD", 1 / 2),  # of the two ways to deal two old answers, one matches both
+        ("ABC", "ABC", "DDD", 1 / 6),
+        ("AAB", "AAB", "DDD", 1 / 3),
+        ("AAAA", "AAAA", "DDDD", 1),  # whoever always says A says nothing
+        ("ABAB", "ABAB", "CCDD", 1 / 4),  # two strata, each as the first case
+        ("AB", "BA", "DD", 1),
+    ],
+)
+def test_the_permutation_test_against_enumeration(
+    choices: str, old: str, new: str, expected: float
+) -> None:
+    p_value = stratified_p(answers(choices, old, new), Settings(n_permutations=20_000))
+    assert p_value == pytest.approx(expected, abs=0.015)
+
+
+def test_a_preference_for_a_letter_is_no_memory() -> None:
+    """45 % of the old answers are A, and a clean model that is unsure says A nine times in ten."""
+    rng = np.random.default_rng(0)
+    p_values, by_chance = [], []
+    for _ in range(60):
+        old = rng.choice(4, 150, p=[0.45, 0.25, 0.15, 0.15])
+        new = (old + rng.integers(1, 4, 150)) % 4
+        choice = rng.choice(4, 150, p=[0.91, 0.03, 0.03, 0.03])
+        wrong = [
+            WrongAnswer(str(i), *map(int, slots), 4, str(i))
+            for i, slots in enumerate(zip(choice, old, new, strict=True))
+            if slots[0] != slots[2]
+        ]
+        p_values.append(stratified_p(wrong, Settings(n_permutations=999)))
+        n_old = sum(answer.is_old for answer in wrong)
+        by_chance.append(poisson_binomial_p(n_old, [1 / 3] * len(wrong)))
+    assert np.mean(np.array(p_values) <= 0.05) < 0.12
+    assert np.mean(np.array(by_chance) <= 0.05) > 0.9, "one in k - 1 takes it for memory"
+
+
+def test_the_share_from_memory_is_zero_by_chance_and_a_lower_bound() -> None:
+    rng = np.random.default_rng(0)
+    shares = []
+    for memorised in (0.0, 0.3):
+        old = rng.integers(4, size=2_000)
+        new = (old + rng.integers(1, 4, 2_000)) % 4
+        choice = np.where(rng.random(2_000) < 0.5, new, rng.integers(4, size=2_000))
+        choice = np.where(rng.random(2_000) < memorised, old, choice)
+        wrong = [
+            WrongAnswer(str(i), *map(int, slots), 4, str(i))
+            for i, slots in enumerate(zip(choice, old, new, strict=True))
+            if slots[0] != slots[2]
+        ]
+        replies = PerturbedReplies([str(i) for i in range(2_000)], wrong)
+        shares.append(against_chance(replies, Settings(n_permutations=99))["memory"])
+    clean, memory = shares
+    assert clean.interval.low < 0 < clean.interval.high < 0.05
+    assert 0.25 < memory.share < 0.35 and memory.interval.low > 0.2
+
+
 def neither(pair: Pair) -> int:
     """Return a wrong option that is not the original's answer."""
     own = {pair.original.answer, pair.perturbed.answer}
@@ -58,10 +133,12 @@ def neither(pair: Pair) -> int:
 
 def test_a_memoriser_is_caught_and_a_model_that_is_merely_wrong_is_not(world: Any) -> None:
     found = world.scores(DETECTOR, world.ask(DETECTOR, world.memoriser()))["chance"]
-    assert found.verdict == "contaminated" and found.statistic == pytest.approx(2 / 3)
+    assert found.verdict == "contaminated"
+    assert found.statistic == pytest.approx(2 / 3, abs=0.05)
     assert (found.accuracies["old answer"].k, found.accuracies["old answer"].n) == (40, 40)
-    assert found.means["expected by chance"].mean == pytest.approx(1 / 3)
-    assert found.p_value == pytest.approx((1 / 3) ** 40)
+    assert found.means["expected by chance"].mean == pytest.approx(1 / 3, abs=0.05)
+    assert found.p_value == pytest.approx(1e-4)
+    assert found.memory.share == 1 and found.memory.n == 40
     found = world.scores(DETECTOR, world.ask(DETECTOR, wrong(world, neither)))["chance"]
     assert found.verdict == "not_detected" and found.p_value == 1
 
@@ -103,7 +180,7 @@ def test_one_picture_with_many_questions_is_no_evidence(make_world: Any, make_it
     pairs = []
     for number in range(40):
         options = [f"{number} {slot}" for slot in "abcd"]
-        one = make_item(str(number), options, 0, picture=f"picture {number // 20}")
+        one = make_item(str(number), options, number % 2 * 2, picture=f"picture {number // 20}")
         two = make_item(str(number), options, 1, picture=f"edited {number // 20}")
         pairs.append(Pair(one, two))
     world = make_world.of(pairs)
@@ -138,8 +215,8 @@ def test_pairs_with_almost_equal_images_are_left_out_and_counted(
     askable = [p for p in spoilt.pairs if len(p.original.options or ()) > 2]
     n_spoilt = sum(p in spoilt.pairs[:4] for p in askable)
     assert n_spoilt > 0
-    answers = pipeline.Answers("none", "none", {})
-    notes = DETECTOR.score(spoilt, PromptSettings(), answers)[0].warnings
+    nothing = pipeline.Answers("none", "none", {})
+    notes = DETECTOR.score(spoilt, PromptSettings(), nothing)[0].warnings
     assert any(
         note.startswith(f"{n_spoilt} item") and "images are almost equal" in note for note in notes
     )
