@@ -2,7 +2,7 @@
 
 Several models that descend from one clean model are worth fewer than as many unrelated ones: n of
 them are worth n / design effect. The correlation within lineages is unknown, and few lineages say
-little about it. Therefore it is averaged over 0 to 1, with its likelihood as weight.
+little about it. Therefore it is averaged over 0 to 1, with its likelihood and a prior as weights.
 """
 
 from __future__ import annotations
@@ -19,6 +19,14 @@ from flipbench.core.records import Interval
 
 from .resampling import Array
 
+MIN_CLUSTERS = 8
+"""Fewest clusters whose spread is trusted."""
+PRIOR = 8.0
+"""The correlation's prior from `MIN_CLUSTERS` on: beta(1, 8), with mean 1/9.
+
+It has the greatest marginal likelihood of beta(1, b) for the 22 sets of contaminated models and of
+controls in docs/results/population. Fewer clusters keep a flat prior: nothing would correct it.
+"""
 _RHO = (np.arange(40) + 0.5) / 40
 _SHARE = np.sin(np.pi / 2 * (np.arange(200) + 0.5) / 200)[:, None] ** 2  # Jeffreys' prior
 
@@ -80,10 +88,11 @@ def design_effect(sizes: Sequence[int], correlation: float) -> float:
 def correlation_of_counts(counts: tuple[tuple[int, int], ...]) -> float:
     """Return the correlation of yes and no within clusters, from (k, n) of each.
 
-    The mean of its posterior under a beta-binomial model, with a flat prior of the correlation and
-    Jeffreys' prior of the rate.
+    The mean of its posterior under a beta-binomial model, with Jeffreys' prior of the rate and a
+    prior of the correlation that is flat below `MIN_CLUSTERS` clusters (see `PRIOR`).
     """
-    return _mean(sum((_log_likelihood(k, n) for k, n in counts), np.zeros(1)))
+    log_prior = (PRIOR - 1) * np.log(1 - _RHO) if len(counts) >= MIN_CLUSTERS else np.zeros(1)
+    return _mean(sum((_log_likelihood(k, n) for k, n in counts), log_prior))
 
 
 @lru_cache(maxsize=256)  # of 64 kB each: many clusters have the same counts
