@@ -22,6 +22,7 @@ from .design_effect import (
     clustered_rate,
     correlation_of_values,
     design_effect,
+    student_factor,
 )
 from .resampling import LEVEL, Array
 
@@ -171,9 +172,7 @@ def separation(
     )
 
 
-def variance_ratio(
-    values: Array, positive: NDArray[np.bool_], groups: NDArray[np.int64]
-) -> float:
+def variance_ratio(values: Array, positive: NDArray[np.bool_], groups: NDArray[np.int64]) -> float:
     """Return the variance of an AUROC over clusters, divided by that over independent models.
 
     A cluster's contaminated and clean models are taken together, so that what shifts both alike
@@ -203,9 +202,7 @@ def variance_ratio(
     totals = sum(np.bincount(own, part, n_groups) / len(part) for part, own in sides)
     clustered = (totals**2).sum() * n_groups / (n_groups - 1)
     ratio = clustered / independent if independent > 0 else 1.0
-    level = 0.5 + LEVEL / 2
-    quantiles = scipy.stats.t.ppf(level, n_groups - 1) / scipy.stats.norm.ppf(level)
-    return float(max(ratio, 0.5) * quantiles**2)
+    return float(max(ratio, 0.5) * student_factor(n_groups))
 
 
 def newcombe_interval(auroc: float, sizes: Sequence[tuple[float, float]]) -> Interval:
