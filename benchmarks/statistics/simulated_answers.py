@@ -62,10 +62,6 @@ class Replies:
     original: Ints
     perturbed: Ints
 
-    def swapped(self) -> Replies:
-        """Return them with the versions exchanged."""
-        return Replies(self.perturbed, self.original)
-
 
 def draw_items(
     rng: np.random.Generator,

@@ -25,7 +25,6 @@ from .results import (
     N_SUBSETS,
     Results,
     Rule,
-    flagged,
     models_of,
 )
 
@@ -33,6 +32,10 @@ KIND = "letters"
 GAP, RELATIVE = Rule("perturbation_gap", "mcnemar"), Rule("perturbation_gap", "relative")
 LIKE_STRENGTH = 0.15
 """How far apart the accuracies of models of like strength may be."""
+_STRENGTH = (
+    f"Like strength: within {100 * LIKE_STRENGTH:.0f} points on the original pictures; much weaker:"
+    " by more than that."
+)
 ARMS = (CONTAMINATED, CONTROL, CLEAN)
 PER_PICTURE = {"four questions a picture": 4}
 """Conditions in which so many successive items share a picture."""
@@ -90,35 +93,89 @@ class Gaps:
         return np.asarray(stats.t.cdf(ratio, np.maximum(degrees, 1)) <= ALPHA)
 
 
+Shares = dict[str, dict[str, list[float]]]
+"""By reference and arm: for each model, the share of panels against which it is flagged."""
+
+
 def other_lineages(results: Results) -> Table | None:
     """Return false alarms and power with references of other lineages, by condition."""
-    conditions = dict.fromkeys([AS_MADE, *map(str, results.scores["condition"])])
-    groups = []
-    for condition in conditions:
-        gaps = gaps_of(results, condition)
-        n_references = [len(gaps.references(model)) for model in range(len(gaps.values))]
-        if not n_references or min(n_references) < 2:
-            continue
-        rows = [Row("its own released model", _of_own_lineage(results, condition))]
-        rows += [Row(name, _cells(gaps, panels)) for name, panels in PANELS.items()]
-        groups.append((condition, tuple(rows)))
-    if not groups:
+    by_condition = shares_by_condition(results)
+    if not by_condition:
         return None
+    groups = [
+        (
+            condition,
+            tuple(
+                Row(name, tuple(_share(by_arm[arm]) for arm in ARMS))
+                for name, by_arm in shares.items()
+            ),
+        )
+        for condition, shares in by_condition.items()
+    ]
     return Table(
         "other-lineages",
         "The perturbation gap compared with released models of other lineages, whose questions are"
         f" others: mean over models of the share of references, or of {N_SUBSETS} random panels,"
-        f" against which a model is flagged, in percent; kind: {KIND}. Like strength: within"
-        f" {100 * LIKE_STRENGTH:.0f} points on the original pictures. Brackets: 95 % intervals that"
-        " count each lineage once.",
+        f" against which a model is flagged, in percent; kind: {KIND}. {_STRENGTH} Brackets: 95 %"
+        " intervals that count each lineage once.",
         "References",
         (
-            Column("Caught"),
-            Column("Flagged, fine-tuned"),
-            Column("Flagged, as released"),
+            Column("Caught, %"),
+            Column("Flagged, fine-tuned, %"),
+            Column("Flagged, as released, %"),
         ),
         tuple(groups),
     )
+
+
+def references_summary(results: Results) -> Table | None:
+    """Return the same with the pictures as made and in the condition that suits it least."""
+    by_condition = shares_by_condition(results)
+    if not by_condition:
+        return None
+    rows = []
+    for name in by_condition[AS_MADE]:
+        cells = []
+        for arms, worst in (((CONTAMINATED,), min), ((CONTROL, CLEAN), max)):
+            means = {
+                condition: float(np.mean(values))
+                for condition, shares in by_condition.items()
+                if (values := [share for arm in arms for share in shares[name][arm]])
+            }
+            extreme = worst(means, key=means.__getitem__)
+            cells += [
+                Cell(formats.percent(means[AS_MADE])),
+                Cell(formats.percent(means[extreme]), extreme),
+            ]
+        rows.append(Row(name, tuple(cells)))
+    return Table(
+        "references",
+        f"Mean over models, in percent; kind: {KIND}. {_STRENGTH}",
+        "References",
+        (
+            Column("Caught, %"),
+            Column("With the pictures that suit it least, %"),
+            Column("Clean models flagged, %"),
+            Column("With the worst pictures, %"),
+        ),
+        (("", tuple(rows)),),
+    )
+
+
+def shares_by_condition(results: Results) -> dict[str, Shares]:
+    """Return how often each model is flagged against each kind of reference, by condition."""
+    if "n" not in results.scores:  # a study of before scores had it
+        return {}
+    by_condition = {}
+    for condition in dict.fromkeys([AS_MADE, *map(str, results.scores["condition"])]):
+        gaps = gaps_of(results, condition)
+        n_references = [len(gaps.references(model)) for model in range(len(gaps.values))]
+        if n_references and min(n_references) >= 2:
+            by_condition[condition] = {
+                "its own released model": _shares_of_parents(results, condition),
+                **{name: _shares(gaps, panels) for name, panels in PANELS.items()},
+            }
+    return by_condition
 
 
 def gaps_of(results: Results, condition: str) -> Gaps:
@@ -137,16 +194,18 @@ def gaps_of(results: Results, condition: str) -> Gaps:
     rows = results.scores
     of_gap = (rows["detector"] == GAP.detector) & (rows["rule"] == GAP.rule)
     rows = rows[of_gap & (rows["condition"] == condition) & rows["kind"].isin(["", KIND])]
+    rows = rows[rows["statistic"].notna()]
     models = []
-    for score in rows[rows["statistic"].notna()].itertuples():
-        key = (str(score.lineage), str(score.arm))
-        gap, n = float(score.statistic), int(score.n)
-        if key in items:
-            variance = _variance(items[key], PER_PICTURE.get(condition, 1))
+    for lineage, arm, n, gap, p_value in zip(
+        *(rows[name].tolist() for name in ("lineage", "arm", "n", "statistic", "p_value")),
+        strict=True,
+    ):
+        if (lineage, arm) in items:
+            variance = _variance(items[lineage, arm], PER_PICTURE.get(condition, 1))
         else:
-            fell, rose = changes_of(n, gap, float(score.p_value))
+            fell, rose = changes_of(n, gap, p_value)
             variance = ((fell + rose) / n - gap**2) / n
-        models.append((*key, gap, variance, accuracies[key]))
+        models.append((lineage, arm, gap, variance, accuracies[lineage, arm]))
     lineages, arms, *numbers = zip(*models, strict=True) if models else [()] * 5
     values, variances, strengths = (np.array(column, dtype=float) for column in numbers)
     return Gaps(np.array(lineages, str), np.array(arms, str), values, variances, strengths)
@@ -177,7 +236,8 @@ def _by_strength(least: float, most: float) -> Callable[[Gaps, int], NDArray[np.
     def panels(gaps: Gaps, model: int) -> NDArray[np.int64]:
         references = gaps.references(model)
         weaker = gaps.accuracies[model] - gaps.accuracies[references]
-        return references[(weaker >= least) & (weaker <= most)][:, None]
+        chosen: NDArray[np.int64] = references[(weaker >= least) & (weaker <= most)]
+        return chosen[:, None]
 
     return panels
 
@@ -205,26 +265,23 @@ PANELS = {
 """What a model is compared with: indices of references, shape (n_panels, n_references)."""
 
 
-def _cells(gaps: Gaps, panels: Callable[[Gaps, int], NDArray[np.int64]]) -> tuple[Cell, ...]:
-    cells = []
-    for arm in ARMS:
-        shares: dict[str, float] = {}
-        for model in np.flatnonzero(gaps.arms == arm):
-            references = panels(gaps, model)
-            if len(references):
-                shares[str(gaps.lineages[model])] = gaps.flags(model, references).mean()
-        cells.append(_share(list(shares.values())))
-    return tuple(cells)
+def _shares(gaps: Gaps, panels: Callable[[Gaps, int], NDArray[np.int64]]) -> dict[str, list[float]]:
+    shares: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    for model, arm in enumerate(gaps.arms.tolist()):
+        references = panels(gaps, model)
+        if len(references):
+            shares[arm].append(float(gaps.flags(model, references).mean()))
+    return shares
 
 
-def _of_own_lineage(results: Results, condition: str) -> tuple[Cell, ...]:
-    """Return how often the detector's rule flags a model beside the one it was made from."""
-    cells = []
+def _shares_of_parents(results: Results, condition: str) -> dict[str, list[float]]:
+    """Return whether the detector's own rule flags each model beside the one it was made from."""
+    shares = {}
     for arm in ARMS:
         rows = results.of(RELATIVE, arm, condition=condition)
-        rate = flagged(rows[rows["kind"].isin(["", KIND])])
-        cells.append(_share([1.0] * rate.k + [0.0] * (rate.n - rate.k)))
-    return tuple(cells)
+        rows = rows[rows["kind"].isin(["", KIND])]
+        shares[arm] = [float(verdict == CONTAMINATED) for verdict in rows["verdict"]]
+    return shares
 
 
 def _share(shares: list[float]) -> Cell:

@@ -199,7 +199,9 @@ def variance_ratio(values: Array, positive: NDArray[np.bool_], groups: NDArray[n
         for axis, side in ((1, positive), (0, ~positive))
     ]
     independent = sum((part**2).sum() / len(part) / max(len(part) - 1, 1) for part, _ in sides)
-    totals = sum(np.bincount(own, part, n_groups) / len(part) for part, own in sides)
+    totals = np.sum(
+        [np.bincount(group, part, n_groups) / len(part) for part, group in sides], axis=0
+    )
     clustered = (totals**2).sum() * n_groups / (n_groups - 1)
     ratio = clustered / independent if independent > 0 else 1.0
     return float(max(ratio, 0.5) * student_factor(n_groups))
