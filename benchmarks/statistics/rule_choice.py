@@ -47,9 +47,9 @@ def main() -> None:
         shares.setdefault(rule, []).append(alarms)
     print("| rule | chosen | flagged, as made, % | flagged, worst condition, % |")
     print("|---|---:|---:|---:|")
-    for rule, alarms in sorted(shares.items(), key=lambda item: -len(item[1])):
-        made, worst = 100 * np.mean(alarms, axis=0)
-        print(f"| {rule} | {len(alarms)}/{options.splits} | {made:.1f} | {worst:.1f} |")
+    for rule, pairs in sorted(shares.items(), key=lambda item: -len(item[1])):
+        made, worst = 100 * np.mean(pairs, axis=0)
+        print(f"| {rule} | {len(pairs)}/{options.splits} | {made:.1f} | {worst:.1f} |")
 
 
 if __name__ == "__main__":

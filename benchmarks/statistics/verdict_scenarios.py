@@ -39,7 +39,7 @@ class Question:
     looks : sequence of int
         How many of the first items are compared at each look; all of them, once, if empty.
     exchangeable : bool
-        Whether the user knows that neither version is harder.
+        Whether the user says that neither version is harder.
     """
 
     sides: Sides
@@ -315,6 +315,7 @@ def _clean() -> Iterator[Scenario]:
     yield special(name, partial(with_missing, wrong_original=0.4))
 
     drawn = {"exchangeable": False}
+    yield _scenario("drawn pairs, no harder", 120, 400, **drawn)
     yield _scenario("drawn pairs, a little harder", 120, 400, harder=0.25, **drawn)
     yield _scenario("drawn pairs, harder", 120, 400, **HARDER, **drawn)
     for share in (0.02, 0.05, 0.1):
@@ -374,6 +375,8 @@ def _contaminated() -> Iterator[Scenario]:
     yield special(name, partial(with_missing, right_perturbed=0.2, memorised=0.3))
 
     drawn = {"exchangeable": False, **third}
+    yield _scenario("drawn pairs, no harder", 120, 400, memorised=0.1, exchangeable=False)
+    yield _scenario("drawn pairs, no harder", 120, 400, **drawn)
     yield _scenario("drawn pairs, a little harder", 120, 400, harder=0.25, **drawn)
     yield _scenario("drawn pairs, 5 % failed edits", 400, ability=2.0, failed=0.05, **drawn)
     yield _scenario("ten looks", 300, looks=LOOKS, **third)

@@ -176,12 +176,14 @@ def read_counts() -> dict[str, pd.DataFrame]:
 
 def page_tables(counts: dict[str, pd.DataFrame]) -> dict[str, str]:
     """Return the two tables of docs/statistics.md by name."""
-    return {
-        f"verdicts-{truth}": _table(
-            {label: rows.loc[truth] for label, rows in counts.items() if truth in rows.index}
-        )
-        for truth in ("clean", "contaminated")
-    }
+    tables = {}
+    for truth in ("clean", "contaminated"):
+        of_truth = {
+            label: rows[rows.index.get_level_values("truth") == truth].droplevel("truth")
+            for label, rows in counts.items()
+        }
+        tables[f"verdicts-{truth}"] = _table(of_truth)
+    return tables
 
 
 def _table(counts: dict[str, pd.DataFrame]) -> str:

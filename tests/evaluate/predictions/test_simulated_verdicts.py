@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,7 @@ def test_runs_are_resumed_and_the_same_under_every_label(
     assert first[cells[0].key]["contaminated"] >= 2
     monkeypatch.setattr(verdicts.Cell, "outcome", lambda *_: "not_detected")
     more = verdicts.run_all(cells, "before", 5, 0)[cells[0].key]
-    assert more == first[cells[0].key] + verdicts.Counter(not_detected=2)
+    assert more == first[cells[0].key] + Counter(not_detected=2)
     verdicts.write_counts({cells[0].key: more}, tmp_path / "before.csv")
     monkeypatch.setattr(verdicts, "COUNTS", tmp_path)
     tables = verdicts.page_tables(verdicts.read_counts())
