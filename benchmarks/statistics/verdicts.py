@@ -8,7 +8,7 @@ Each run draws items and a model's answers (`benchmarks/statistics/simulated_ans
 them as result files, and asks `fb.gap`, as a user does. A label names a state of the code; under
 every label the same runs have the same answers. Finished runs are kept in
 ``runs/verdicts/LABEL.jsonl``, so that the same command goes on after an interruption; the counts
-are written to ``docs/results/verdicts/LABEL.csv``, and the table to docs/statistics.md.
+are written to ``docs/results/verdicts/LABEL.csv``, and the tables to docs/statistics.md.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ COUNTS = ROOT / "docs" / "results" / "verdicts"
 PAGE = ROOT / "docs" / "statistics.md"
 LABELS = ("before", "after")
 OUTCOMES = ("contaminated", "not_detected", "inconclusive", "refused")
+MAX_ALARMS = 0.06
+"""What the share of false alarms of a test at .05 may be in so many runs."""
+POWER = ("contaminated", "30 % memorised, exchangeable pairs", 400)
 BATCH = 40
 """Runs of one cell before the next one has its turn, so that all have some early."""
 
@@ -175,8 +178,8 @@ def read_counts() -> dict[str, pd.DataFrame]:
 
 
 def page_tables(counts: dict[str, pd.DataFrame]) -> dict[str, str]:
-    """Return the two tables of docs/statistics.md by name."""
-    tables = {}
+    """Return a sentence for each label and the two tables of docs/statistics.md by name."""
+    tables = {"verdicts": "\n".join(f"* {summary(label, rows)}" for label, rows in counts.items())}
     for truth in ("clean", "contaminated"):
         of_truth = {
             label: rows[rows.index.get_level_values("truth") == truth].droplevel("truth")
@@ -184,6 +187,27 @@ def page_tables(counts: dict[str, pd.DataFrame]) -> dict[str, str]:
         }
         tables[f"verdicts-{truth}"] = _table(of_truth)
     return tables
+
+
+def summary(label: str, rows: pd.DataFrame) -> str:
+    """Return how many cells raise too many false alarms, and what is caught or missed."""
+    shares = rows["contaminated"] / rows["runs"]
+    truth = rows.index.get_level_values("truth")
+    clean = shares[truth == "clean"]
+    text = (
+        f"{label.capitalize()}: {(clean > MAX_ALARMS).sum()} of {len(clean)} cells of clean models"
+        f" are called contaminated in more than {100 * MAX_ALARMS:.0f} % of the runs"
+    )
+    if POWER in shares:
+        text += f"; with 30 % of 400 exchangeable pairs memorised, {100 * shares[POWER]:.1f} % are"
+    published = rows[rows.index.get_level_values("scenario").str.contains("published")]
+    if len(published):
+        missed = (published["runs"] - published["contaminated"]).tolist()
+        listed = ", ".join(
+            f"{k}/{n}" for k, n in zip(missed, published["runs"].tolist(), strict=True)
+        )
+        text += f"; of the published cells {listed} are missed"
+    return f"{text}."
 
 
 def _table(counts: dict[str, pd.DataFrame]) -> str:
@@ -229,8 +253,10 @@ def main() -> None:
         ]
         outcomes = run_all(cells, options.label, options.runs, options.seed)
         write_counts(outcomes, COUNTS / f"{options.label}.csv")
+    counts = read_counts()
+    print("\n".join(summary(label, rows) for label, rows in counts.items()))
     text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(with_tables(text, page_tables(read_counts()), "verdicts"), encoding="utf-8")
+    PAGE.write_text(with_tables(text, page_tables(counts), "verdicts"), encoding="utf-8")
 
 
 if __name__ == "__main__":
