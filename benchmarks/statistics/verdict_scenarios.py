@@ -88,7 +88,7 @@ def simulated(
     reference_memorised: float = 0.0,
     marks_only: bool = False,
     looks: Sequence[int] = (),
-    exchangeable: bool = True,
+    exchangeable: bool | None = None,
     **items: Any,
 ) -> Question:
     """Draw items, a model's answers and those of its references.
@@ -103,10 +103,16 @@ def simulated(
         That of the model by default.
     marks_only : bool
         Give right and wrong instead of files, without references.
+    exchangeable : bool, optional
+        Whether the user says that neither version is harder; by default where it is true.
     items
         Settings of `draw_items`.
     """
     drawn = draw_items(rng, n, **items)
+    if exchangeable is None:
+        shares = items.get("letter_shares", [0.0])
+        uneven = max(shares) > min(shares) and not items.get("matched")
+        exchangeable = not (items.get("harder") or items.get("failed") or uneven)
 
     def logits(setting: Ability) -> float:
         return rng.uniform(*setting) if isinstance(setting, tuple) else setting
