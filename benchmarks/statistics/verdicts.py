@@ -79,6 +79,11 @@ class Cell:
                 return "refused"
 
 
+def all_cells() -> list[Cell]:
+    """Return the cells of all scenarios, clean ones first."""
+    return [Cell(scenario, n) for scenario in scenarios() for n in scenario.sizes]
+
+
 def verdict_of(question: Question) -> str:
     """Ask `fb.gap`: "contaminated" as soon as one look is, else the last look's verdict."""
     verdict = ""
@@ -95,9 +100,10 @@ def verdict_of(question: Question) -> str:
 
 
 def _gap(question: Question, settings: dict[str, Any]) -> str:
-    """Return the verdict; where one reference is allowed, that with the weakest evidence decides.
+    """Return the verdict.
 
-    So decides `flipbench detect` where `fb.gap` takes no more than one.
+    Where `fb.gap` takes no more than one reference, that with the weakest evidence decides, as it
+    did in `flipbench detect`.
     """
     references = question.references
     if len(references) > 1 and not takes_several_references():
@@ -157,13 +163,13 @@ def run_all(cells: Sequence[Cell], label: str, least: int, seed: int) -> dict[st
 
 
 def write_counts(outcomes: dict[str, Counter[str]], path: Path) -> None:
-    """Write a row for each cell that has runs."""
-    rows = [
-        {"truth": truth, "scenario": name, "n": int(n), "runs": counts.total()}
-        | {outcome: counts[outcome] for outcome in OUTCOMES}
-        for key, counts in outcomes.items()
-        for truth, name, n in [key.split(" | ")]
-    ]
+    """Write a row for each cell that has runs, in the order of the scenarios."""
+    rows = []
+    for cell in all_cells():
+        if counts := outcomes.get(cell.key):
+            truth, name, n = cell.key.split(" | ")
+            row = {"truth": truth, "scenario": name, "n": int(n), "runs": counts.total()}
+            rows.append(row | {outcome: counts[outcome] for outcome in OUTCOMES})
     path.parent.mkdir(parents=True, exist_ok=True)
     pd.DataFrame(rows).to_csv(path, index=False)
 
@@ -245,12 +251,7 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only write the table")
     options = parser.parse_args()
     if not options.table:
-        cells = [
-            Cell(scenario, n)
-            for scenario in scenarios()
-            if options.scenario in scenario.name
-            for n in scenario.sizes
-        ]
+        cells = [cell for cell in all_cells() if options.scenario in cell.scenario.name]
         outcomes = run_all(cells, options.label, options.runs, options.seed)
         write_counts(outcomes, COUNTS / f"{options.label}.csv")
     counts = read_counts()
