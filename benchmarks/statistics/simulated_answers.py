@@ -88,7 +88,7 @@ def draw_items(
     failed : float
         Share of failed edits.
     per_image : int
-        Questions about each image, of which one version is easier by chance for all of them.
+        Questions about each image; either version of an image is harder for all of them by chance.
     """
     least, most = (n_options, n_options) if isinstance(n_options, int) else n_options
     counts = rng.integers(least, most + 1, size=n)
@@ -98,15 +98,15 @@ def draw_items(
         old = rng.choice(len(letter_shares), n, p=letter_shares)
     new = _derangement(rng, old) if matched else (old + rng.integers(1, counts)) % counts
     image = np.arange(n) // per_image
-    shift = np.zeros(n)
+    shifts = np.zeros((2, n))
     if per_image > 1:
-        shift = rng.normal(0, SPREAD, image[-1] + 1)[image]
+        shifts = rng.normal(0, SPREAD, (2, image[-1] + 1))[:, image]
     return Items(
         old=old,
         new=new,
         n_options=counts,
-        difficulty=rng.normal(0, SPREAD, n),
-        harder=harder + shift,
+        difficulty=rng.normal(0, SPREAD, n) + shifts[0],
+        harder=harder + shifts[1] - shifts[0],
         failed=rng.random(n) < failed,
         image=image,
         says_yes=says_yes,
