@@ -2,11 +2,12 @@
 
     python benchmarks/statistics/lineage_coverage.py [--repeats 1000] [--seed 0]
 
-A lineage is a clean model and its descendants. Prints two Markdown tables, each with coverage and
+A lineage is a clean model and its descendants. Prints three Markdown tables, each with coverage and
 mean width of 95 % intervals: pooled (all models independent), by lineage (each lineage counts as
 one model) and with the estimated design effect (the one in the tables of a validation).
 
-Rates: each lineage has a rate of its own, from a beta distribution with the given correlation.
+Rates: each lineage has a rate of its own, from a beta distribution with the given correlation;
+intervals are Wilson's, and those of low rates Clopper and Pearson's, as false alarms have them.
 AUROC: a model's statistic is normal; its lineage shifts contaminated and clean models alike
 ("shared") or each by its own amount ("apart").
 """
@@ -25,26 +26,35 @@ from flipbench.core.records import Interval
 from flipbench.evaluate.statistics.design_effect import clustered_rate
 from flipbench.evaluate.statistics.roc import newcombe_interval, separation
 
-LINEAGES = [(2, 4), (2, 9), (4, 6), (8, 6), (12, 4)]  # lineages, models of each kind in each
-CORRELATIONS = [0.0, 0.3, 0.7, 1.0]
-RATES = [0.05, 0.2, 0.5, 0.8, 0.95]
+LINEAGES = [(2, 9), (4, 6), (8, 6), (12, 12), (25, 11)]  # lineages, models of each kind in each
+CORRELATIONS = [0.0, 0.1, 0.3, 0.7]
+RATES = [0.2, 0.5, 0.8, 0.95]
+LOW_RATES = [0.01, 0.02, 0.05]
 SHIFTS = [0.0, 1.2, 3.0]  # true AUROC .50, .80, .98
 KINDS = ("pooled", "by lineage", "design effect")
 
 
 def of_rates(
-    n_lineages: int, size: int, correlation: float, repeats: int, rng: np.random.Generator
+    n_lineages: int,
+    size: int,
+    correlation: float,
+    rates: Sequence[float],
+    repeats: int,
+    rng: np.random.Generator,
 ) -> list[str]:
-    """Return the cells of one design: coverage (mean and least over `RATES`) and width."""
-    hits, widths = np.zeros((len(RATES), len(KINDS))), np.zeros(len(KINDS))
-    for at, rate in enumerate(RATES):
-        for own in _rates(rate, correlation, (repeats, n_lineages), rng):
-            counts = [(int(k), size) for k in rng.binomial(size, own)]
-            found, k = clustered_rate(counts), sum(k for k, _ in counts)
-            lineage = Rate.wilson(k, n_lineages * size, n_lineages).interval
-            hits[at] += [_holds(x, rate) for x in (found.pooled, lineage, found.interval)]
-            widths += [_width(x) for x in (found.pooled, lineage, found.interval)]
-    return _cells(hits / repeats, widths / repeats / len(RATES))
+    """Return the cells of one design: coverage (mean and least over the rates) and width."""
+    hits, widths = np.zeros((len(rates), len(KINDS))), np.zeros(len(KINDS))
+    exact = rates is LOW_RATES
+    make = Rate.exact if exact else Rate.wilson
+    for at, rate in enumerate(rates):
+        for lineage_rates in _rates(rate, correlation, (repeats, n_lineages), rng):
+            counts = [(int(k), size) for k in rng.binomial(size, lineage_rates)]
+            clustered = clustered_rate(counts, exact=exact)
+            by_lineage = make(clustered.k, clustered.n, n_lineages).interval
+            intervals = (clustered.pooled, by_lineage, clustered.interval)
+            hits[at] += [_holds(interval, rate) for interval in intervals]
+            widths += [_width(interval) for interval in intervals]
+    return _cells(hits / repeats, widths / repeats / len(rates))
 
 
 def of_aurocs(
@@ -63,16 +73,20 @@ def of_aurocs(
         truth = float(stats.norm.cdf(shift / np.sqrt(2)))
         for _ in range(repeats):
             effects = rng.normal(size=(n_lineages, 2))
-            own = effects[groups, dirty.astype(int) if apart else 0]
+            shared = effects[groups, dirty.astype(int) if apart else 0]
             noise = rng.normal(size=len(groups))
-            values = np.sqrt(correlation) * own + np.sqrt(1 - correlation) * noise + shift * dirty
-            found = separation(
-                values.tolist(), dirty.tolist(), groups.astype(str).tolist(), targets=()
+            values = np.sqrt(correlation) * shared + np.sqrt(1 - correlation) * noise
+            curve = separation(
+                (values + shift * dirty).tolist(),
+                dirty.tolist(),
+                groups.astype(str).tolist(),
+                targets=(),
             )
-            assert found is not None
-            lineage = newcombe_interval(found.auroc, [(n_lineages, n_lineages)])
-            hits[at] += [_holds(x, truth) for x in (found.pooled, lineage, found.interval)]
-            widths += [_width(x) for x in (found.pooled, lineage, found.interval)]
+            assert curve is not None
+            by_lineage = newcombe_interval(curve.auroc, [(n_lineages, n_lineages)])
+            intervals = (curve.pooled, by_lineage, curve.interval)
+            hits[at] += [_holds(interval, truth) for interval in intervals]
+            widths += [_width(interval) for interval in intervals]
     return _cells(hits / repeats, widths / repeats / len(SHIFTS))
 
 
@@ -81,8 +95,6 @@ def _rates(
 ) -> NDArray[np.float64]:
     if correlation == 0:
         return np.full(shape, rate)
-    if correlation == 1:
-        return (rng.random(shape) < rate).astype(float)
     spread = (1 - correlation) / correlation
     return rng.beta(rate * spread, (1 - rate) * spread, shape)
 
@@ -121,17 +133,18 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     rng, repeats = np.random.default_rng(options.seed), options.repeats
-    rows = [
-        [f"{m} × {size}", f"{rho:g}", *of_rates(m, size, rho, repeats, rng)]
-        for m, size in LINEAGES
-        for rho in CORRELATIONS
-    ]
     first = ["lineages × models", "correlation"]
-    _print(f"Rates .05 to .95, mean (and least) of {repeats:,} simulations each", first, rows)
+    for title, rates in (("Rates .01 to .05", LOW_RATES), ("Rates .2 to .95", RATES)):
+        rows = [
+            [f"{m} × {size}", f"{rho:g}", *of_rates(m, size, rho, rates, repeats, rng)]
+            for m, size in LINEAGES
+            for rho in CORRELATIONS
+        ]
+        _print(f"{title}, mean (and least) of {repeats:,} simulations each", first, rows)
     rows = [
         [f"{m} × 2 × {size}", f"{rho:g}", how, *of_aurocs(m, size, rho, apart, repeats, rng)]
         for m, size in LINEAGES
-        for rho in CORRELATIONS[:-1]
+        for rho in CORRELATIONS
         for apart, how in ((False, "shared"), (True, "apart"))
     ]
     first = ["lineages × models", "correlation", "lineage effect"]

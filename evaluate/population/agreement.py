@@ -8,7 +8,7 @@ import pandas as pd
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
-from .results import AS_MADE, Results, suspicion
+from .results import CLEAN, CONTAMINATED, CONTROL, Results, suspicion
 
 MIN_MODELS = 6
 
@@ -21,12 +21,8 @@ def correlations(results: Results) -> pd.DataFrame:
     """
     columns = {}
     for rule in results.default_rules:
-        rows = results.scores[
-            (results.scores["detector"] == rule.detector)
-            & (results.scores["rule"] == rule.rule)
-            & (results.scores["condition"] == AS_MADE)
-            & results.scores["statistic"].notna()
-        ]
+        rows = pd.concat([results.of(rule, arm) for arm in (CLEAN, CONTROL, CONTAMINATED)])
+        rows = rows[rows["statistic"].notna()]
         values = pd.Series(
             suspicion(rows), pd.MultiIndex.from_frame(rows[["lineage", "kind", "arm", "dose"]])
         )

@@ -13,6 +13,7 @@ from flipbench.reporting.tables import Table
 from .agreement import agreement
 from .audits import audits
 from .kinds import by_kind, conditions, controls, doses, models, overview
+from .other_lineages import other_lineages
 from .power import curves_figure, power_curves, power_table
 from .results import CLEAN, CONTAMINATED, CONTROL, Results, flagged, read_results
 from .rules import calibrate, decision_tree
@@ -35,6 +36,7 @@ def tables_of(results: Results) -> list[Table]:
         controls(results),
         *by_kind(results),
         conditions(results),
+        other_lineages(results),
         doses(results, BY_DOSE),
         power_table(power_curves(results, BY_ITEMS)),
         audits(results),

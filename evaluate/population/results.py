@@ -109,14 +109,14 @@ class Results:
     def of(
         self, rule: Rule, arm: str, kind: str | None = None, condition: str = AS_MADE
     ) -> pd.DataFrame:
-        """Return the rows of one rule to which it applies."""
+        """Return the rows of the models that one rule can judge."""
         rows = self._by_rule.get((rule.detector, rule.rule, condition))
         if rows is None:
             return self.scores.iloc[:0]
-        chosen = (rows["arm"] == arm) & (rows["verdict"] != "not_applicable")
+        chosen = rows["arm"] == arm
         if kind is not None:
             chosen &= rows["kind"] == kind
-        return rows[chosen]
+        return judged(rows[chosen])
 
     @cached_property
     def _by_rule(self) -> dict[tuple[str, str, str], pd.DataFrame]:
@@ -184,14 +184,20 @@ def read_results(folder: Path) -> Results:
     return Results(frames["scores"], frames["items"], lineages)
 
 
-def flagged(rows: pd.DataFrame, *, exact: bool = False) -> ClusteredRate:
-    """Return the rate of verdicts "contaminated"; lineages are the clusters.
+def judged(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of models that their rule can judge.
 
-    Models for which the rule withholds its verdict, having no clean model to compare them with,
-    are not counted: it could not have flagged them.
+    It cannot where it does not apply, nor where it withholds its verdict for want of a clean model
+    to compare with.
     """
+    rows = rows[rows["verdict"] != "not_applicable"]
     if "lacks_reference" in rows:
         rows = rows[~(rows["lacks_reference"] & (rows["verdict"] == "inconclusive"))]
+    return rows
+
+
+def flagged(rows: pd.DataFrame, *, exact: bool = False) -> ClusteredRate:
+    """Return the rate of verdicts "contaminated"; lineages are the clusters."""
     counts = (
         (rows["verdict"] == "contaminated").groupby(rows["lineage"]).agg(["sum", "size"]).to_numpy()
     )

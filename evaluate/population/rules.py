@@ -17,10 +17,12 @@ from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 
 from ..detectors.registry import DETECTORS
 from ..statistics.design_effect import ClusteredRate, clustered_rate
-from .results import AS_MADE, CONTAMINATED, Results, Rule
+from .results import AS_MADE, CONTAMINATED, Results, Rule, judged
 
 LEVELS = (0.05, 0.02, 0.01, 0.005, 0.001)
 MAX_ALARMS = 0.01
+MAX_WORST = 0.1
+"""Greatest share of clean models that a rule may flag in the condition that suits it least."""
 MAX_RULES = 3
 MIN_LINEAGES = 4
 """Fewest lineages in a half from which rules are chosen, or on which they are counted."""
@@ -51,27 +53,49 @@ class Choice:
 
 @dataclass(frozen=True)
 class PValues:
-    """The p-values of models by rule; 1 where a rule does not apply.
+    """The p-values of models by rule.
 
     Rules that decide by anything else, such as a sign or a published band, are left out.
 
-    ``frame`` has one row for each model, with lineage, kind and arm as index.
+    Attributes
+    ----------
+    frames : dict of DataFrame
+        By condition: one row for each model, with lineage, kind and arm as index, and a column for
+        each rule; NaN where a rule cannot judge a model. Rules that do not look at perturbed
+        pictures have the values of the condition "as made" in each.
+    measured : dict of set
+        By condition: the columns that were scored there.
     """
 
-    frame: pd.DataFrame
+    frames: dict[str, pd.DataFrame]
+    measured: dict[str, set[str]]
 
     @classmethod
     def of(cls, results: Results) -> PValues:
-        """Return the p-values with the pictures as made."""
-        rows = results.scores[
-            (results.scores["condition"] == AS_MADE) & results.scores["p_value"].notna()
-        ]
-        by = rows["detector"] + " " + rows["rule"]
-        tests = {f"{rule.detector} {rule.rule}" for rule in results.rules if rule.is_test}
-        frame = rows.assign(by=by)[by.isin(tests)].pivot_table(
-            index=["lineage", "kind", "arm"], columns="by", values="p_value", aggfunc="first"
-        )
-        return cls(frame.fillna(1.0))
+        """Return the p-values of all conditions, "as made" first."""
+        tests = {_column(rule) for rule in results.rules if rule.is_test}
+        rows = results.scores.assign(by=results.scores["detector"] + " " + results.scores["rule"])
+        rows = rows[rows["by"].isin(tests)]
+        frames, measured = {}, {}
+        for condition in dict.fromkeys([AS_MADE, *map(str, rows["condition"])]):
+            scores = rows[rows["condition"] == condition]
+            frames[condition] = judged(scores[scores["p_value"].notna()]).pivot_table(
+                index=["lineage", "kind", "arm"], columns="by", values="p_value", aggfunc="first"
+            )
+            measured[condition] = set(scores["by"])
+        made = frames[AS_MADE]
+        blind = [name for name in made.columns if str(name).split(" ")[0] not in PAIRED]
+        for condition, frame in frames.items():
+            if condition != AS_MADE:
+                joined = frame.drop(columns=blind, errors="ignore").join(made[blind])
+                frames[condition] = joined.reindex(columns=made.columns)
+                measured[condition] |= set(blind)
+        return cls(frames, measured)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """The p-values with the pictures as made."""
+        return self.frames[AS_MADE]
 
     @property
     def rules(self) -> list[Rule]:
@@ -80,21 +104,47 @@ class PValues:
 
     @cached_property
     def contaminated(self) -> NDArray[np.bool_]:
-        """Which models are contaminated."""
-        arms = self.frame.index.get_level_values("arm")
-        return np.asarray(arms == CONTAMINATED)
+        """Which models are contaminated, with the pictures as made."""
+        return np.asarray(_arms(self.frame) == CONTAMINATED)
+
+    def least(self, choice: Choice, condition: str = AS_MADE) -> NDArray[np.float64]:
+        """Return each model's least p-value times the number of rules; NaN if none can judge it."""
+        columns = self._columns[condition]
+        p_values = [columns[_column(rule)] for rule in choice.rules]
+        return np.asarray(np.fmin.reduce(p_values) * len(choice.rules))
 
     def flagged(self, choice: Choice) -> NDArray[np.bool_]:
-        """Return which models a choice flags, shape (M,)."""
-        p = np.min([self._of_rule[rule.detector, rule.rule] for rule in choice.rules], axis=0)
-        return np.asarray(p * len(choice.rules) <= choice.level + 1e-12)
+        """Return which models a choice flags with the pictures as made, shape (M,)."""
+        return np.asarray(self.least(choice) <= choice.level + 1e-12)
 
-    def rate(self, choice: Choice, among: NDArray[np.bool_], *, exact: bool) -> ClusteredRate:
-        """Return how many of some models a choice flags, by lineage."""
-        flags = pd.Series(self.flagged(choice)[among])
-        lineages = self.frame.index.get_level_values("lineage")[among]
-        counts = flags.groupby(np.asarray(lineages)).agg(["sum", "size"]).to_numpy()
-        return clustered_rate([(int(k), int(n)) for k, n in counts], exact=exact)
+    def alarms(self, choice: Choice, condition: str = AS_MADE) -> ClusteredRate:
+        """Return how many of the clean models that a choice can judge it flags, by lineage."""
+        return self._rate(choice, condition, contaminated=False)
+
+    def caught(self, choice: Choice) -> ClusteredRate:
+        """Return how many contaminated models a choice flags, by lineage."""
+        return self._rate(choice, AS_MADE, contaminated=True)
+
+    def worst(self, choice: Choice) -> tuple[str, float]:
+        """Return the condition in which most clean models are flagged, and their share.
+
+        Rules that do not look at perturbed pictures have the condition "as made" alone. The share
+        is 1 where a rule that looks at them was not measured.
+        """
+        blind = all(rule.detector not in PAIRED for rule in choice.rules)
+        shares = {}
+        for condition in [AS_MADE] if blind else self.frames:
+            if not {_column(rule) for rule in choice.rules} <= self.measured[condition]:
+                return condition, 1.0
+            shares[condition] = self.share_of_clean(choice, condition)
+        condition = max(shares, key=lambda name: shares[name])
+        return condition, shares[condition]
+
+    def share_of_clean(self, choice: Choice, condition: str) -> float:
+        """Return the share of the clean models that a choice can judge that it flags."""
+        p_values = self.least(choice, condition)[self._clean[condition]]
+        p_values = p_values[~np.isnan(p_values)]
+        return float((p_values <= choice.level + 1e-12).mean()) if len(p_values) else 0.0
 
     def power(self, choice: Choice) -> float:
         """Return the mean over kinds of the share of contaminated models flagged."""
@@ -102,12 +152,26 @@ class PValues:
         n_flagged = np.bincount(kinds, self.flagged(choice)[self.contaminated], len(n_models))
         return round(float((n_flagged / n_models).mean()), 12)
 
+    def _rate(self, choice: Choice, condition: str, *, contaminated: bool) -> ClusteredRate:
+        p_values = self.least(choice, condition)
+        among = (~self._clean[condition] if contaminated else self._clean[condition]) & (
+            contaminated | ~np.isnan(p_values)
+        )
+        flags = pd.Series((p_values <= choice.level + 1e-12)[among])
+        lineages = self.frames[condition].index.get_level_values("lineage")[among]
+        counts = flags.groupby(np.asarray(lineages)).agg(["sum", "size"]).to_numpy()
+        return clustered_rate([(int(k), int(n)) for k, n in counts], exact=not contaminated)
+
     @cached_property
-    def _of_rule(self) -> dict[tuple[str, str], NDArray[np.float64]]:
+    def _columns(self) -> dict[str, dict[str, NDArray[np.float64]]]:
         return {
-            (rule.detector, rule.rule): self.frame[f"{rule.detector} {rule.rule}"].to_numpy()
-            for rule in self.rules
+            condition: {str(name): frame[name].to_numpy(dtype=float) for name in frame.columns}
+            for condition, frame in self.frames.items()
         }
+
+    @cached_property
+    def _clean(self) -> dict[str, NDArray[np.bool_]]:
+        return {name: _arms(frame) != CONTAMINATED for name, frame in self.frames.items()}
 
     @cached_property
     def _kinds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -117,29 +181,39 @@ class PValues:
         return numbers, counts
 
 
-def best(values: PValues, rules: Sequence[Rule], n_rules: int) -> Choice | None:
-    """Return the choice of at most ``n_rules`` with the best power and at most 1 % false alarms.
+def _column(rule: Rule) -> str:
+    return f"{rule.detector} {rule.rule}"
 
-    Of equals, the one with fewer rules, then without a clean model, then with the lower level;
-    None if none flags a contaminated model.
+
+def _arms(frame: pd.DataFrame) -> NDArray[np.str_]:
+    return np.asarray(frame.index.get_level_values("arm"))
+
+
+def best(values: PValues, rules: Sequence[Rule], n_rules: int) -> Choice | None:
+    """Return the choice of at most ``n_rules`` with the best power that flags few clean models.
+
+    At most `MAX_ALARMS` of them with the pictures as made, and at most `MAX_WORST` in any other
+    condition. Of equals, the one with fewer rules, then without a clean model, then with the lower
+    level; None if none flags a contaminated model.
     """
     dirty = values.contaminated
     if not dirty.any() or dirty.all():
         return None
-    found: list[tuple[float, int, bool, float, int]] = []
+    ranked: list[tuple[float, int, bool, float, int]] = []
     choices: list[Choice] = []
     for size in range(1, n_rules + 1):
         for chosen in combinations(rules, size):
             for level in LEVELS:
                 choice = Choice(chosen, level)
-                if values.flagged(choice)[~dirty].mean() > MAX_ALARMS:
+                alarms = values.share_of_clean(choice, AS_MADE)
+                if alarms > MAX_ALARMS or values.worst(choice)[1] > MAX_WORST:
                     continue
                 clean = any(rule.needs_clean_model for rule in chosen)
-                found.append((-values.power(choice), size, clean, level, len(choices)))
+                ranked.append((-values.power(choice), size, clean, level, len(choices)))
                 choices.append(choice)
-    if not found or min(found)[0] == 0:
+    if not ranked or min(ranked)[0] == 0:
         return None
-    return choices[min(found)[-1]]
+    return choices[min(ranked)[-1]]
 
 
 @dataclass(frozen=True)
@@ -148,6 +222,10 @@ class Calibrated:
 
     Attributes
     ----------
+    power, alarms : (ClusteredRate, ClusteredRate)
+        Of the combination and of the single rule, with the pictures as made.
+    worst : tuple of (str, ClusteredRate)
+        The condition in which each flags the greatest share of clean models, and how many.
     better : bool
         Whether the combination flags more contaminated models of the other half than the single
         rule: an exact one-sided sign test over lineages, at .05.
@@ -157,6 +235,7 @@ class Calibrated:
     single: Choice
     power: tuple[ClusteredRate, ClusteredRate]
     alarms: tuple[ClusteredRate, ClusteredRate]
+    worst: tuple[tuple[str, ClusteredRate], tuple[str, ClusteredRate]]
     p_value: float
     n_lineages: tuple[int, int]
 
@@ -168,17 +247,21 @@ class Calibrated:
     def sentence(self) -> str:
         """Return what was found, with error rates."""
         rates = [
-            f"catches {formats.rate(power)} and flags {formats.rate(alarm)} clean ones"
-            for power, alarm in zip(self.power, self.alarms, strict=True)
+            f"catches {formats.rate(power)} and flags {formats.rate(alarm)} clean models{worst}"
+            for power, alarm, worst in zip(
+                self.power, self.alarms, map(_in_words, self.worst), strict=True
+            )
         ]
         fixed = f"Fixed on {self.n_lineages[0]} lineages, counted on {self.n_lineages[1]} others:"
         single = f"the best single rule ({self.single}) {rates[1]}"
         if self.combination == self.single:
             return f"{fixed} {single}; no combination of up to {MAX_RULES} rules is better."
-        verdict = "better" if self.better else "not shown to be better"
+        verdict = "It is better" if self.better else "It is not shown to be better"
+        if self.p_value <= 0.05 and not self.better:
+            verdict = "It catches more, and flags more clean models"
         return (
-            f"{fixed} {single}; the best combination ({self.combination}) {rates[0]}, which is"
-            f" {verdict} (sign test over lineages, {formats.p_equation(self.p_value)})."
+            f"{fixed} {single}; the best combination ({self.combination}) {rates[0]}. {verdict}"
+            f" (sign test over lineages, {formats.p_equation(self.p_value)})."
         )
 
 
@@ -193,7 +276,6 @@ def calibrate(results: Results) -> Calibrated | None:
     combination = best(fitted, rules, MAX_RULES)
     if single is None or combination is None:
         return None
-    dirty = counted.contaminated
     wins = _by_lineage(counted, combination) - _by_lineage(counted, single)
     n_won, n_lost = int((wins > 0).sum()), int((wins < 0).sum())
     p = stats.binom.sf(n_won - 1, n_won + n_lost, 0.5) if n_won + n_lost else 1.0
@@ -201,8 +283,9 @@ def calibrate(results: Results) -> Calibrated | None:
     return Calibrated(
         combination=combination,
         single=single,
-        power=_pair([counted.rate(choice, dirty, exact=False) for choice in both]),
-        alarms=_pair([counted.rate(choice, ~dirty, exact=True) for choice in both]),
+        power=_pair([counted.caught(choice) for choice in both]),
+        alarms=_pair([counted.alarms(choice) for choice in both]),
+        worst=(_worst(counted, combination), _worst(counted, single)),
         p_value=float(p),
         n_lineages=(_n_lineages(fitted), _n_lineages(counted)),
     )
@@ -221,6 +304,16 @@ def _halves(results: Results) -> tuple[PValues, PValues] | None:
 def _pair(rates: list[ClusteredRate]) -> tuple[ClusteredRate, ClusteredRate]:
     first, second = rates
     return first, second
+
+
+def _worst(values: PValues, choice: Choice) -> tuple[str, ClusteredRate]:
+    condition, _ = values.worst(choice)
+    return condition, values.alarms(choice, condition)
+
+
+def _in_words(worst: tuple[str, ClusteredRate]) -> str:
+    condition, rate = worst
+    return f" ({formats.rate(rate)} with {condition})" if condition != AS_MADE else ""
 
 
 def _n_lineages(values: PValues) -> int:
@@ -242,7 +335,6 @@ def decision_tree(results: Results) -> Table | None:
     fitted, counted = halves
     rules = [rule for rule in fitted.rules if rule in counted.rules]
     rows: list[Row] = []
-    dirty = counted.contaminated
     for pairs in (True, False):
         for log_probs in (True, False):
             for clean in (True, False):
@@ -255,21 +347,24 @@ def decision_tree(results: Results) -> Table | None:
                 ]
                 choice = best(fitted, usable, 1)
                 have = [Cell("yes" if has else "no") for has in (pairs, log_probs, clean)]
-                found = (
-                    (
+                advice = [Cell("nothing"), *[Cell(formats.NOTHING)] * 4]
+                if choice:
+                    condition, worst = _worst(counted, choice)
+                    advice = [
                         Cell(str(choice)),
-                        rate_cell(counted.rate(choice, dirty, exact=False)),
-                        rate_cell(counted.rate(choice, ~dirty, exact=True)),
-                    )
-                    if choice
-                    else (Cell("nothing"), Cell(formats.NOTHING), Cell(formats.NOTHING))
-                )
-                rows.append(Row(str(len(rows) + 1), (*have, *found)))
+                        rate_cell(counted.caught(choice)),
+                        rate_cell(counted.alarms(choice)),
+                        rate_cell(worst),
+                        Cell(condition),
+                    ]
+                rows.append(Row(str(len(rows) + 1), (*have, *advice)))
     n_fitted, n_counted = _n_lineages(fitted), _n_lineages(counted)
     return Table(
         "decision-tree",
-        "What to run with what you have: the rule with the best power at no more than 1 % false"
-        f" alarms on {n_fitted} lineages, with its error rates on the other {n_counted}.",
+        "What to run with what you have: the rule with the best power that flags no more than"
+        f" {100 * MAX_ALARMS:.0f} % of the clean models of {n_fitted} lineages with the pictures as"
+        f" made, and no more than {100 * MAX_WORST:.0f} % with any others; its error rates on the"
+        f" other {n_counted}. The clean model is the released one that a model was made from.",
         "Case",
         (
             Column("Perturbed pictures", numeric=False),
@@ -278,6 +373,8 @@ def decision_tree(results: Results) -> Table | None:
             Column("Run", numeric=False),
             Column("Caught, %"),
             Column("Clean models flagged, %"),
+            Column("At worst, %"),
+            Column("Worst pictures", numeric=False),
         ),
         (("", tuple(rows)),),
     )

@@ -2,7 +2,7 @@
 
 Several models that descend from one clean model are worth fewer than as many unrelated ones: n of
 them are worth n / design effect. The correlation within lineages is unknown, and few lineages say
-little about it. Therefore it is averaged over 0 to 1, with its likelihood as weight.
+little about it. Therefore it is averaged over 0 to 1, with its likelihood and a prior as weights.
 """
 
 from __future__ import annotations
@@ -11,14 +11,22 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 
 import numpy as np
-import scipy
 from numpy.typing import NDArray
+from scipy import special, stats
 
 from flipbench.core.rates import Rate
 from flipbench.core.records import Interval
 
-from .resampling import Array
+from .resampling import LEVEL, Array
 
+MIN_CLUSTERS = 8
+"""Fewest clusters whose spread says how alike their cases are."""
+PRIOR = 8.0
+"""The correlation's prior from `MIN_CLUSTERS` on: beta(1, 8), with mean 1/9.
+
+It has the greatest marginal likelihood of beta(1, b) for the 22 sets of contaminated models and of
+controls in docs/results/population. Fewer clusters keep a flat prior: nothing would correct it.
+"""
 _RHO = (np.arange(40) + 0.5) / 40
 _SHARE = np.sin(np.pi / 2 * (np.arange(200) + 0.5) / 200)[:, None] ** 2  # Jeffreys' prior
 
@@ -54,7 +62,10 @@ def clustered_rate(counts: Sequence[tuple[int, int]], *, exact: bool = False) ->
     """
     k, n = sum(k for k, _ in counts), sum(n for _, n in counts)
     make = Rate.exact if exact else Rate.wilson
-    effect = design_effect([n for _, n in counts], correlation_of_counts(tuple(sorted(counts))))
+    sizes = [n for _, n in counts]
+    effect = design_effect(sizes, correlation_of_counts(tuple(sorted(counts))))
+    if len(counts) >= MIN_CLUSTERS:
+        effect = min(max(effect, spread_of_counts(counts)), design_effect(sizes, 1.0))
     return ClusteredRate(
         k=k,
         n=n,
@@ -76,21 +87,46 @@ def design_effect(sizes: Sequence[int], correlation: float) -> float:
     return 1 + (sum(n * n for n in sizes) / sum(sizes) - 1) * correlation
 
 
+def spread_of_counts(counts: Sequence[tuple[int, int]]) -> float:
+    """Return the design effect that the spread of k - n * rate over clusters shows.
+
+    That is the variance of the rate over clusters, divided by that of independent cases, with
+    the square of Student's quantile over the normal's as a factor; the factor alone if all cases
+    are alike. It misses that one cluster differs where hardly any case is a hit.
+    """
+    k, n = np.array(counts, dtype=float).T
+    rate, n_clusters = k.sum() / n.sum(), len(counts)
+    independent = rate * (1 - rate) * n.sum() * (n_clusters - 1) / n_clusters
+    ratio = ((k - n * rate) ** 2).sum() / independent if independent > 0 else 1.0
+    return float(max(ratio, 1.0) * student_factor(n_clusters))
+
+
+def student_factor(n_clusters: int) -> float:
+    """Return the square of Student's quantile over the normal's, for a 95 % interval.
+
+    >>> round(student_factor(12), 3)
+    1.261
+    """
+    level = 0.5 + LEVEL / 2
+    return float((stats.t.ppf(level, n_clusters - 1) / stats.norm.ppf(level)) ** 2)
+
+
 @cache
 def correlation_of_counts(counts: tuple[tuple[int, int], ...]) -> float:
     """Return the correlation of yes and no within clusters, from (k, n) of each.
 
-    The mean of its posterior under a beta-binomial model, with a flat prior of the correlation and
-    Jeffreys' prior of the rate.
+    The mean of its posterior under a beta-binomial model, with Jeffreys' prior of the rate and a
+    prior of the correlation that is flat below `MIN_CLUSTERS` clusters (see `PRIOR`).
     """
-    return _mean(sum((_log_likelihood(k, n) for k, n in counts), np.zeros(1)))
+    log_prior = (PRIOR - 1) * np.log(1 - _RHO) if len(counts) >= MIN_CLUSTERS else np.zeros(1)
+    return _mean(sum((_log_likelihood(k, n) for k, n in counts), log_prior))
 
 
 @lru_cache(maxsize=256)  # of 64 kB each: many clusters have the same counts
 def _log_likelihood(k: int, n: int) -> Array:
     """Return that of one cluster under the beta-binomial model, by rate and correlation."""
     a, b = _SHARE * (1 - _RHO) / _RHO, (1 - _SHARE) * (1 - _RHO) / _RHO
-    log_beta = scipy.special.betaln
+    log_beta = special.betaln
     return np.asarray(log_beta(k + a, n - k + b) - log_beta(a, b))
 
 
@@ -106,7 +142,7 @@ def correlation_of_values(
     ----------
     values, positive, groups : ndarray, shape (M,)
     """
-    scores = scipy.stats.norm.ppf((scipy.stats.rankdata(values) - 0.5) / len(values))
+    scores = stats.norm.ppf((stats.rankdata(values) - 0.5) / len(values))
     log_det, spread, df = np.zeros(len(_RHO)), np.zeros(len(_RHO)), 0
     for side in (positive, ~positive):
         _, cluster, sizes = np.unique(groups[side], return_inverse=True, return_counts=True)

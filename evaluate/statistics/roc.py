@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 
 from flipbench.core.records import Interval
 
-from .design_effect import ClusteredRate, clustered_rate, correlation_of_values, design_effect
+from .design_effect import (
+    MIN_CLUSTERS,
+    ClusteredRate,
+    clustered_rate,
+    correlation_of_values,
+    design_effect,
+    student_factor,
+)
 from .resampling import LEVEL, Array
 
 
@@ -69,7 +76,8 @@ class Separation:
     within : WithinClusters or None
         None if no cluster has both kinds of models.
     design_effect : float
-        How many contaminated models of these clusters are worth one independent model.
+        How many contaminated models of these clusters are worth one independent model; below 1
+        where clusters shift both kinds of models alike.
     """
 
     fpr: tuple[float, ...]
@@ -111,7 +119,8 @@ def separation(
     References
     ----------
     Newcombe, Statistics in Medicine 25 (2006) 559, method 5. Differs in the sample sizes, which
-    are divided by the design effect.
+    are divided by the design effect: from 8 clusters on `variance_ratio`, else that of the
+    correlation within clusters.
     """
     values, positive = np.asarray(suspicion, dtype=float), np.asarray(contaminated, dtype=bool)
     if np.isnan(values).any():
@@ -123,11 +132,14 @@ def separation(
     values, positive, groups = values[order], positive[order], groups[order]
     auroc = area_under_curve(values, positive)
     n_clean, n_contaminated = int((~positive).sum()), int(positive.sum())
-    correlation = correlation_of_values(values, positive, groups)
-    effects = [
-        design_effect(np.unique(groups[side], return_counts=True)[1].tolist(), correlation)
-        for side in (positive, ~positive)
-    ]
+    if groups.max() + 1 >= MIN_CLUSTERS:
+        effects = [variance_ratio(values, positive, groups)] * 2
+    else:
+        correlation = correlation_of_values(values, positive, groups)
+        effects = [
+            design_effect(np.unique(groups[side], return_counts=True)[1].tolist(), correlation)
+            for side in (positive, ~positive)
+        ]
     points = []
     for target in targets:
         threshold = _threshold(values[~positive], target)
@@ -158,6 +170,41 @@ def separation(
         n_clusters=int(groups.max()) + 1,
         points=tuple(points),
     )
+
+
+def variance_ratio(values: Array, positive: NDArray[np.bool_], groups: NDArray[np.int64]) -> float:
+    """Return the variance of an AUROC over clusters, divided by that over independent models.
+
+    A cluster's contaminated and clean models are taken together, so that what shifts both alike
+    does not widen the interval. At least 1/2, and 1 if the AUROC is 0 or 1; multiplied by the
+    square of Student's quantile over the normal's, for the number of clusters. 1 if no cluster has
+    two models.
+
+    Parameters
+    ----------
+    values, positive, groups : ndarray, shape (M,)
+        Groups are numbered from 0.
+
+    References
+    ----------
+    Obuchowski, Biometrics 53 (1997) 567, over DeLong et al., Biometrics 44 (1988) 837.
+    """
+    n_groups = int(groups.max()) + 1
+    if n_groups == len(values):
+        return 1.0
+    contaminated, clean = values[positive][:, None], values[~positive][None, :]
+    wins = (contaminated > clean) + (contaminated == clean) / 2
+    sides = [
+        (wins.mean(axis=axis) - wins.mean(), groups[side])
+        for axis, side in ((1, positive), (0, ~positive))
+    ]
+    independent = sum((part**2).sum() / len(part) / max(len(part) - 1, 1) for part, _ in sides)
+    totals = np.sum(
+        [np.bincount(group, part, n_groups) / len(part) for part, group in sides], axis=0
+    )
+    clustered = (totals**2).sum() * n_groups / (n_groups - 1)
+    ratio = clustered / independent if independent > 0 else 1.0
+    return float(max(ratio, 0.5) * student_factor(n_groups))
 
 
 def newcombe_interval(auroc: float, sizes: Sequence[tuple[float, float]]) -> Interval:

@@ -1,11 +1,24 @@
-"""docs/validation.md and README.md have the tables of the results in the repository."""
+"""docs/validation.md, docs/deciding.md and README.md have the tables of the stored results."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
+from benchmarks.statistics import verdicts
 from docs.results.demo_tables import with_tables
-from docs.results.validation_tables import FILES, PAGE, README, RESULTS, page_tables, readme_tables
+from docs.results.validation_tables import (
+    DECIDING,
+    FILES,
+    PAGE,
+    README,
+    RESULTS,
+    deciding_tables,
+    page_tables,
+    readme_tables,
+)
 from flipbench.evaluate.population.results import Results, read_results
 
 
@@ -14,14 +27,21 @@ def results() -> Results:
     return read_results(RESULTS)
 
 
-def test_the_page_has_the_tables_of_the_results(results: Results) -> None:
-    text = PAGE.read_text()
-    assert with_tables(text, page_tables(results), "population") == text
+@pytest.mark.parametrize(
+    ("page", "tables"),
+    [(PAGE, page_tables), (DECIDING, deciding_tables), (README, readme_tables)],
+    ids=["validation", "deciding", "README"],
+)
+def test_a_page_has_the_tables_of_the_results(
+    results: Results, page: Path, tables: Callable[[Results], dict[str, str]]
+) -> None:
+    text = page.read_text()
+    assert with_tables(text, tables(results), "population") == text
 
 
-def test_the_readme_has_the_table_of_the_results(results: Results) -> None:
-    text = README.read_text()
-    assert with_tables(text, readme_tables(results), "population") == text
+def test_the_page_of_statistics_has_the_counts_of_the_verdicts() -> None:
+    text = verdicts.PAGE.read_text()
+    assert with_tables(text, verdicts.page_tables(verdicts.read_counts()), "verdicts") == text
 
 
 def test_another_verdict_changes_the_summary(results: Results) -> None:

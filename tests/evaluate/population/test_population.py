@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,24 @@ from flipbench.cli import app
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.paired import PairedBenchmark
 from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.evaluate.population import agreement, audits, kinds, page, power, rules
-from flipbench.evaluate.population.results import Results, Rule, flagged, models_of, read_results
+from flipbench.evaluate.population import (
+    agreement,
+    audits,
+    kinds,
+    other_lineages,
+    page,
+    power,
+    rules,
+)
+from flipbench.evaluate.population.results import (
+    Results,
+    Rule,
+    flagged,
+    judged,
+    models_of,
+    read_results,
+)
+from flipbench.evaluate.statistics.paired import mcnemar_p
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.tables import Table
 
@@ -59,7 +76,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 found = _score(lineage, kind, arm, rule, rng)
                 for condition in ("as made", "blur 7") if rule != ORDER else ("as made",):
                     row = {"condition": condition, "detector": rule.detector, "rule": rule.rule}
-                    scores.append({**model, **row, "direction": "falls", **found})
+                    row |= {"direction": "falls", "n": N_ITEMS}
+                    scores.append({**model, **row, **found})
             for number in range(N_ITEMS):
                 forgot = arm == "contaminated" and number % 4 == 0
                 order = not forgot if lineage and number % 5 else None  # one lineage was not asked
@@ -113,10 +131,10 @@ def test_rates_count_models_and_know_their_lineages(results: Results) -> None:
 def test_a_verdict_withheld_for_want_of_a_clean_model_is_not_counted() -> None:
     verdicts = ["contaminated", "not_detected", "inconclusive", "inconclusive"]
     rows = pd.DataFrame({"lineage": list("abcd"), "verdict": verdicts})
-    assert flagged(rows).n == 4
-    rate = flagged(rows.assign(lacks_reference=[False, False, False, True]))
+    assert flagged(judged(rows)).n == 4
+    rate = flagged(judged(rows.assign(lacks_reference=[False, False, False, True])))
     assert (rate.k, rate.n) == (1, 3)
-    assert flagged(rows[2:].assign(lacks_reference=True)).n == 0
+    assert flagged(judged(rows[2:].assign(lacks_reference=True))).n == 0
 
 
 def test_a_detector_is_held_to_what_it_is_made_for(results: Results) -> None:
@@ -134,6 +152,35 @@ def test_conditions_are_compared_on_their_own_kinds(results: Results) -> None:
         "Perturbation gap, relative",
         "Paired confidence gap",
     }
+
+
+def test_references_of_other_lineages_accuse_stronger_models_of_worse_pictures() -> None:
+    """Clean models lose a third of their accuracy; the mean of ten references allows for it."""
+    rng, rows = np.random.default_rng(0), []
+    accuracies = {f"l{at}": accuracy for at, accuracy in enumerate(np.linspace(0.2, 0.9, 15))}
+    items = []
+    for (lineage, accuracy), arm in product(accuracies.items(), ("clean", "contaminated")):
+        model = {"lineage": lineage, "arm": arm, "kind": "" if arm == "clean" else "letters"}
+        right = rng.random(400) < (0.95 if model["kind"] else accuracy)
+        loses = rng.random(400) < (0.9 if model["kind"] else 1 / 3)
+        gains = rng.random(400) < 0.05
+        fell, rose = int((right & loses).sum()), int((~right & gains).sum())
+        items.append(pd.DataFrame({**model, "original_right": right, "condition": "as made"}))
+        items[-1]["perturbed_right"], items[-1]["item"] = right, range(400)
+        score = {"detector": "perturbation_gap", "direction": "falls", "condition": "blur 7"}
+        p_value = mcnemar_p(fell, rose, "drop")
+        score |= {"statistic": (rose - fell) / 400, "n": 400, "verdict": "contaminated"}
+        rows.append({**model, **score, "rule": "mcnemar", "p_value": p_value})
+        assert other_lineages.changes_of(400, (rose - fell) / 400, p_value) == (fell, rose)
+    results = Results(pd.DataFrame(rows), pd.concat(items), pd.DataFrame({"name": [*accuracies]}))
+    table = other_lineages.other_lineages(results)
+    shares = {
+        name: [float(cell.split()[0]) for cell in (caught, clean)]
+        for name, (caught, _, clean) in cells(table).items()
+        if caught != "–"
+    }
+    assert shares["1, much weaker"][1] > 50 > 20 > shares["1 of like strength"][1]
+    assert shares["10"][1] < 10 and shares["10"][0] > 90
 
 
 def test_halves_share_no_lineage_and_split_every_class(results: Results) -> None:
@@ -160,6 +207,34 @@ def test_a_combination_needs_no_more_alarms_than_one_in_a_hundred(results: Resul
     assert chosen is None  # it flags every control
     both = rules.best(values, values.rules, 3)
     assert both == rules.Choice((CONFIDENCE,), rules.LEVELS[-1])
+
+
+def test_a_rule_is_chosen_by_the_condition_that_suits_it_least(results: Results) -> None:
+    scores = results.scores
+    confidence = scores["detector"] == CONFIDENCE.detector
+    blurred = confidence & (scores["condition"] == "blur 7")
+    clean = scores["arm"] != "contaminated"
+    accusing = scores.assign(p_value=scores["p_value"].where(~(blurred & clean), 1e-9))
+    for changed in (accusing, scores[~blurred]):  # it accuses there, or was never tried
+        values = rules.PValues.of(replace(results, scores=changed))
+        chosen = rules.best(values, values.rules, 1)
+        assert chosen is not None and chosen.rules != (CONFIDENCE,)
+        choice = rules.Choice((CONFIDENCE,), 0.001)
+        assert values.worst(choice) == ("blur 7", 1.0)
+    assert rules.PValues.of(results).worst(choice) == ("as made", 0.0)
+
+
+def test_models_that_a_rule_cannot_judge_are_counted_nowhere(results: Results) -> None:
+    """A p-value beside a verdict withheld for want of a clean model is no quiet test."""
+    withheld = (results.scores["detector"] == ORDER.detector) & (results.scores["arm"] == "clean")
+    verdict = results.scores["verdict"].mask(withheld, "inconclusive")
+    scores = results.scores.assign(verdict=verdict, lacks_reference=withheld)
+    held = replace(results, scores=scores)
+    before, after = (kinds.separated(of, ORDER) for of in (results, held))
+    assert before is not None and after is not None
+    assert (before.n_clean, after.n_clean) == (3 * N_LINEAGES, 2 * N_LINEAGES)
+    alarms = rules.PValues.of(held).alarms(rules.Choice((ORDER,), 0.05))
+    assert (alarms.k, alarms.n) == (2 * N_LINEAGES, 2 * N_LINEAGES)
 
 
 def test_the_decision_tree_uses_only_what_is_there(results: Results) -> None:

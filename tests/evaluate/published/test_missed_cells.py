@@ -5,49 +5,12 @@ The tables print accuracies, not how many answers changed: that share, the disco
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 
-from flipbench.evaluate.published.tables import PublishedResult, read_published
+from benchmarks.statistics.published_cells import cells, changes
+from flipbench.evaluate.published.tables import PublishedResult
 from flipbench.evaluate.statistics.paired import GapDifference, gap_difference, mcnemar_p
-
-TABLE = Path(__file__).parents[2] / "published" / "perturbation_gaps.csv"
-DISCORDANCE = (0.15, 0.25, 0.35)
-
-
-class Changes(NamedTuple):
-    """Pairs that fell and rose, of ``n`` pairs of which ``right`` originals are right."""
-
-    b: int
-    c: int
-    right: int
-    n: int
-
-    def sides(self, rng: np.random.Generator) -> tuple[list[bool], list[bool]]:
-        """Return right and wrong on both versions, the changed pairs drawn at random."""
-        kept = self.right - self.b
-        both = [(1, 0)] * self.b + [(0, 1)] * self.c + [(1, 1)] * kept
-        both += [(0, 0)] * (self.n - len(both))
-        order = rng.permutation(self.n)
-        first, second = np.array(both)[order].T.astype(bool).tolist()
-        return first, second
-
-
-def changes(row: PublishedResult, discordance: float) -> Changes:
-    """Return whole numbers of pairs that give a row's accuracies at about this discordance."""
-    assert row.n_original is not None and row.original is not None and row.perturbed is not None
-    n = row.n_original
-    before, after = (round(float(share) * n / 100) for share in (row.original, row.perturbed))
-    moved = after - before
-    changed = max(round(discordance * n), abs(moved))
-    changed += (changed - moved) % 2
-    b = (changed - moved) // 2
-    b = min(b, before, n - before - moved)
-    return Changes(b, b + moved, before, n)
 
 
 def compared(
@@ -57,19 +20,6 @@ def compared(
         side for one in (row, clean) for side in changes(one, discordance).sides(rng)
     ]  # model, original and perturbed; clean model, the same
     return gap_difference(*sides, rng)
-
-
-def cells() -> Iterator[tuple[PublishedResult, PublishedResult]]:
-    """Yield every contaminated cell with the clean model of its table."""
-    rows = read_published(TABLE)
-
-    def context(row: PublishedResult) -> tuple[str, ...]:
-        return row.table, row.model, row.bench, row.regime
-
-    clean = {context(row): row for row in rows if row.clean}
-    for row in rows:
-        if not row.clean:
-            yield row, clean[context(row)]
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +40,7 @@ def test_a_clean_model_finds_what_the_test_alone_misses(
     assert len(published) == 264
     assert sum(row.perturbed >= row.original for row, _ in published) == 3, "the sign rule"
     counts = [changes(row, discordance) for row, _ in published]
-    missed = sum(mcnemar_p(one.b, one.c, "drop") > 0.05 for one in counts)
+    missed = sum(mcnemar_p(one.fell, one.rose, "drop") > 0.05 for one in counts)
     rng = np.random.default_rng(0)
     against = [compared(*cell, discordance, rng) for cell in published]
     assert (missed, sum(one.p_below > 0.05 for one in against)) == (by_test, by_comparison)
@@ -103,7 +53,7 @@ def test_a_gap_of_one_point_is_contaminated_where_the_clean_model_rises(
     clean = next(clean for one, clean in published if one.table == "T17")
     assert (float(row.perturbed), float(clean.perturbed)) == (46.06, 69.29)
     own = changes(row, 0.25)
-    assert mcnemar_p(own.b, own.c, "drop") == pytest.approx(0.337, abs=0.02)
+    assert mcnemar_p(own.fell, own.rose, "drop") == pytest.approx(0.337, abs=0.02)
     found = compared(row, clean, 0.35, np.random.default_rng(0))
     assert found.p_below < 1e-12
     assert found.difference == pytest.approx(-0.327, abs=0.001)

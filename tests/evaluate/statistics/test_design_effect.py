@@ -89,3 +89,10 @@ def test_intervals_cover_the_rate(correlation: float) -> None:
                 assert between is not None
                 hits[name] += between.low <= rate <= between.high
     assert hits["clustered"] >= 0.87 * 600 and hits["pooled"] < 0.87 * 600
+
+
+def test_many_lineages_with_rare_alarms_are_not_taken_for_one() -> None:
+    """Three alarms among 12 lineages of 12: a flat prior of the correlation gives 11 %."""
+    found = clustered_rate([(1, 12)] * 3 + [(0, 12)] * 9, exact=True)
+    assert found.interval is not None and found.pooled is not None
+    assert found.pooled.high < 0.06 < found.interval.high < 0.09
