@@ -35,11 +35,12 @@ def add_detector(cls: Any, where: str) -> str:
     ConfigError
         If it is not a detector class, or another detector has its name.
     """
+    is_detector = _is_detector(cls) and isinstance(getattr(cls, "about", None), About)
     try:
-        detector = cls() if _is_detector(cls) else None
+        detector = cls() if is_detector else None
     except TypeError as error:
         raise ConfigError(f"{where}: {cls.__name__} needs arguments ({error})") from error
-    if detector is None or not isinstance(getattr(detector, "about", None), About):
+    if detector is None:
         raise ConfigError(
             f"{where}: {cls!r} is not a detector: a class with 'about' (an About), 'probes', and"
             " 'score' or 'score_grid'"

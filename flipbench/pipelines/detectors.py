@@ -201,6 +201,18 @@ class ConfiguredDetectors:
         )
 
 
+def without_plug_ins(config: EvaluateConfig) -> EvaluateConfig:
+    """Return a configuration without detectors given by import path, for a dry run.
+
+    If there are any, parameters under an unknown name may be theirs, and are left out, too.
+    """
+    named = [name for name in config.detectors if ":" not in name]
+    parameters = {key: given for key, given in config.parameters.items() if ":" not in key}
+    if len(named) < len(config.detectors):
+        parameters = {key: given for key, given in parameters.items() if key in DETECTORS}
+    return config.model_copy(update={"detectors": tuple(named), "parameters": parameters})
+
+
 def _spent(records: Iterable[Judgement | Label]) -> Spent:
     spent = Spent()
     for record in records:

@@ -21,6 +21,7 @@ from PIL import Image
 from pydantic import Field, JsonValue, field_validator
 
 from flipbench.config.kinds import Context
+from flipbench.config.trust import KeyPath, is_loopback
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError, attempt
 from flipbench.core.images import ImageStore, png_bytes
 from flipbench.core.paired import Candidate
@@ -65,6 +66,12 @@ class HTTPEditorSpec(Value):
                 " variable that api_key_env names, and the rest into arguments"
             )
         return url
+
+    def needs_trust(self) -> tuple[KeyPath, ...]:
+        """Return server and key, unless it is this machine without a key."""
+        if self.api_key_env is not None:
+            return ("url",), ("api_key_env",)
+        return () if is_loopback(self.url) else (("url",),)
 
     def build(self, context: Context) -> HTTPEditor:
         """Return the editor."""
