@@ -35,12 +35,11 @@ def add_detector(cls: Any, where: str) -> str:
     ConfigError
         If it is not a detector class, or another detector has its name.
     """
-    is_detector = _is_detector(cls) and isinstance(getattr(cls, "about", None), About)
     try:
-        detector = cls() if is_detector else None
+        detector = cls() if _is_detector(cls) else None
     except TypeError as error:
         raise ConfigError(f"{where}: {cls.__name__} needs arguments ({error})") from error
-    if detector is None:
+    if detector is None or not isinstance(getattr(detector, "about", None), About):
         raise ConfigError(
             f"{where}: {cls!r} is not a detector: a class with 'about' (an About), 'probes', and"
             " 'score' or 'score_grid'"
@@ -129,7 +128,9 @@ def markdown_table(names: Iterable[str]) -> str:
 
 def _is_detector(value: Any) -> bool:
     has_scores = hasattr(value, "score") or hasattr(value, "score_grid")
-    return isinstance(value, type) and has_scores and hasattr(value, "probes")
+    fields = getattr(value, "__dataclass_fields__", {})
+    has_about = "about" in fields or hasattr(value, "about")
+    return isinstance(value, type) and has_scores and has_about and hasattr(value, "probes")
 
 
 for _module in discover(_HERE):

@@ -112,7 +112,7 @@ class ChatSpec(Value):
         return url
 
     def needs_trust(self) -> tuple[KeyPath, ...]:
-        """Return server and key, unless it is this machine without a key, or OpenAI with its own."""
+        """Return server and key, but not this machine without a key, nor OpenAI with its own."""
         default = type(self).model_fields["api_key_env"].default
         address = (("base_url",),) if self.base_url is not None else ()
         if self.api_key_env is None:

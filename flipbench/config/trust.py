@@ -78,20 +78,25 @@ def is_loopback(url: str | None) -> bool:
     return host == "localhost"
 
 
-def settings_to_trust(settings: Any, at: KeyPath = ()) -> Iterator[tuple[KeyPath, Any]]:
+def settings_to_trust(settings: Any) -> Iterator[tuple[KeyPath, Any]]:
     """Yield every value in settings that names code or sends a key, with its place."""
+    for group in _groups(settings, ()):
+        yield from group
+
+
+def _groups(settings: Any, at: KeyPath) -> Iterator[list[tuple[KeyPath, Any]]]:
+    """Yield the values of each part that has some; they mean something together."""
     if isinstance(settings, BaseModel):
         if isinstance(settings, NeedsTrust):
-            for path in settings.needs_trust():
-                yield (*at, *path), _plain(value_at(settings, path))
+            yield [((*at, *p), _plain(value_at(settings, p))) for p in settings.needs_trust()]
         for name in type(settings).model_fields:
-            yield from settings_to_trust(getattr(settings, name), (*at, name))
+            yield from _groups(getattr(settings, name), (*at, name))
     elif isinstance(settings, Mapping):
         for key, value in settings.items():
-            yield from settings_to_trust(value, (*at, key))
+            yield from _groups(value, (*at, key))
     elif isinstance(settings, list | tuple):
         for number, value in enumerate(settings):
-            yield from settings_to_trust(value, (*at, number))
+            yield from _groups(value, (*at, number))
 
 
 def value_at(settings: Any, path: KeyPath) -> Any:
@@ -146,9 +151,10 @@ def check_trust(
         If there is such a value; the message lists all.
     """
     foreign = [
-        (path, value)
-        for path, value in settings_to_trust(settings)
-        if not _is_own(path, final, own)
+        pair
+        for group in _groups(settings, ())
+        if not all(_is_own(path, final, own) for path, _ in group)
+        for pair in group
     ]
     folders = sorted(set(artefacts))
     if not foreign or _hashes(foreign) <= {h for folder in folders for h in _noted(folder)}:
