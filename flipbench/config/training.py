@@ -187,6 +187,10 @@ class CorpusConfig(Value):
     images: Path | None = Field(
         default=None, description="the image folder; null: the folder of the file"
     )
+    image_root: Path | None = Field(
+        default=None,
+        description="the folder that paths and links of images may lead to; null: the image folder",
+    )
     n_rows: int | None = Field(
         default=None, ge=1, description="number of rows to draw at random; null: all"
     )

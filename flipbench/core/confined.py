@@ -12,7 +12,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from flipbench.core.errors import DataError
+from flipbench.core.errors import DataError, shorten
 
 MAX_BYTES = 256_000_000
 """The default limit on a file's size."""
@@ -41,7 +41,7 @@ class UnsafePathError(DataError):
         self.problem, self.remedy = problem, remedy
 
 
-def confined_path(path: str | Path, root: str | Path, *, setting: str = "") -> Path:
+def confined_path(path: str | Path, root: str | Path, *, name: str = "", setting: str = "") -> Path:
     """Return the real path of a file that lies inside a folder.
 
     Parameters
@@ -51,6 +51,8 @@ def confined_path(path: str | Path, root: str | Path, *, setting: str = "") -> P
     root : str or Path
         The folder that the user trusts. Files of a Hugging Face snapshot are links to ``blobs``
         beside ``snapshots``, which count as inside.
+    name : str, optional
+        The path as the message shows it, if not like ``path``.
     setting : str, optional
         The setting that names another folder, for the message.
 
@@ -65,10 +67,10 @@ def confined_path(path: str | Path, root: str | Path, *, setting: str = "") -> P
     try:
         real = (folder / path).resolve()
     except (ValueError, RuntimeError) as error:  # a NUL byte; a loop of links before Python 3.13
-        raise UnsafePathError(f"{_shown(path)} is not a path ({error})", "fix the path") from error
+        raise _no_path(name or path, error) from error
     if not any(real.is_relative_to(place) for place in (folder, *_blobs(folder))):
         widen = f"move the file there, or set {setting}" if setting else "move the file there"
-        raise UnsafePathError(f"{_shown(path)} leads out of the folder {root}", widen)
+        raise UnsafePathError(f"{_shown(name or path)} leads out of the folder {root}", widen)
     return real
 
 
@@ -77,13 +79,14 @@ def open_confined(
     root: str | Path | None,
     *,
     max_bytes: int = MAX_BYTES,
+    name: str = "",
     setting: str = "",
 ) -> BinaryIO:
     """Open a regular file for reading, without waiting for a pipe or touching a device.
 
     Parameters
     ----------
-    path, setting : str or Path, str
+    path, name, setting : str or Path, str, str
         As for `confined_path`.
     root : str, Path or None
         The folder that the file must lie in; None for a path that the user named, which may lie
@@ -99,13 +102,16 @@ def open_confined(
         If there is no such file, or it cannot be opened.
     """
     try:
-        real = Path(path).resolve() if root is None else confined_path(path, root, setting=setting)
-        _check_regular(os.stat(real), path, max_bytes)
+        if root is None:
+            real = Path(path).resolve()
+        else:
+            real = confined_path(path, root, name=name, setting=setting)
+        _check_regular(os.stat(real), name or path, max_bytes)
         descriptor = os.open(real, os.O_RDONLY | _FLAGS)
-    except ValueError as error:
-        raise UnsafePathError(f"{_shown(path)} is not a path ({error})", "fix the path") from error
+    except (ValueError, RuntimeError) as error:
+        raise _no_path(name or path, error) from error
     try:
-        _check_regular(os.fstat(descriptor), path, max_bytes)
+        _check_regular(os.fstat(descriptor), name or path, max_bytes)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -117,13 +123,14 @@ def read_confined(
     root: str | Path | None,
     *,
     max_bytes: int = MAX_BYTES,
+    name: str = "",
     setting: str = "",
 ) -> bytes:
     """Return the content of a file; parameters and errors as for `open_confined`."""
-    with open_confined(path, root, max_bytes=max_bytes, setting=setting) as file:
+    with open_confined(path, root, max_bytes=max_bytes, name=name, setting=setting) as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:  # it grew, or its size is not told (/proc)
-        raise _too_large(path, max_bytes)
+        raise _too_large(name or path, max_bytes)
     return data
 
 
@@ -133,6 +140,10 @@ def _check_regular(about: os.stat_result, path: str | Path, max_bytes: int) -> N
         raise UnsafePathError(f"{_shown(path)} is {kind}, not a regular file", "fix the path")
     if about.st_size > max_bytes:
         raise _too_large(path, max_bytes)
+
+
+def _no_path(path: str | Path, error: Exception) -> UnsafePathError:
+    return UnsafePathError(f"{_shown(path)} is not a path ({shorten(str(error))})", "fix the path")
 
 
 def _too_large(path: str | Path, max_bytes: int) -> UnsafePathError:
