@@ -18,7 +18,7 @@ from flipbench.config.kinds import Context, JudgeSpec
 from flipbench.config.trust import note_trusted, settings_to_trust
 from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Item
+from flipbench.core.records import Item, Verdict
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions
 from flipbench.core.workers import Share, Workers, is_main
@@ -27,6 +27,7 @@ from flipbench.distributed.slurm import SlurmArray
 from flipbench.evaluate.pipeline import ModelUnderTest
 from flipbench.export.recipe import expected_edits
 from flipbench.filters.funnel import read_doubtful
+from flipbench.filters.judges.api import APIJudgeSpec, LocalJudgeSpec
 from flipbench.filters.pipeline import FOLDER
 from flipbench.generate.captioners.api import APICaptioner
 from flipbench.generate.given_answers import read_new_answers
@@ -304,9 +305,18 @@ class Assembly:
         return [self.judge(spec) for spec in self.config.filter.judges]
 
     def judge(self, spec: JudgeSpec) -> Judge:
-        """Return one of them."""
+        """Return one of them; with the prompt of its verdicts here, if the default is newer."""
         judge: Judge = spec.build(self._context)
+        if isinstance(spec, APIJudgeSpec | LocalJudgeSpec) and spec.prompt is None:
+            earlier: Judge = spec.earlier.build(self._context)
+            if earlier.name in self._raters and judge.name not in self._raters:
+                return earlier
         return judge
+
+    @cached_property
+    def _raters(self) -> set[str]:
+        """Who has judged pairs of the run."""
+        return {verdict.rater for verdict in self.run.read(Verdict)}
 
     @cached_property
     def training_data(self) -> TrainingData:

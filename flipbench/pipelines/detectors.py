@@ -88,7 +88,10 @@ class ConfiguredDetectors:
             rewording = _rewording_stage(spec, context, run.images)
         if config.judge is not None and "answer_judge" in helpers:
             chat = build_chat(config.judge, context)
-            judge, labels = AnswerJudge(chat, run.images), LabelJudge(chat, run.images)
+            judges = {judgement.judge for judgement in run.read(Judgement)}
+            rubrics = {label.rubric for label in run.read(Label) if label.judge == chat.name}
+            judge = AnswerJudge(chat, run.images, earlier=judges)
+            labels = LabelJudge(chat, run.images, earlier=rubrics)
         return cls(config, run, tuple(names), parameters, rewording, judge, labels)
 
     def reword(self, benchmark: PairedBenchmark, progress: bool = True) -> list[StageReport]:
