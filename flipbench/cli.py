@@ -53,4 +53,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:
+        del sys.path[0]  # `python -m` adds the current folder, whose modules are not searched
     main()

@@ -181,6 +181,12 @@ def tiny_vlm(every_tiny_folder: dict[str, Path]) -> Callable[[str], HuggingFaceV
     return load
 
 
+@pytest.fixture(autouse=True, scope="session")
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Note which runs are the user's own in a folder of the tests."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture
 def flipbench(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path

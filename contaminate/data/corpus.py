@@ -18,6 +18,7 @@ import numpy as np
 
 from flipbench.benchmarks.tables import parse_json
 from flipbench.config.training import CorpusConfig
+from flipbench.core.confined import UnsafePathError, open_confined
 from flipbench.core.errors import DataError
 from flipbench.core.randomness import generator
 from flipbench.core.records import JsonDict
@@ -38,8 +39,8 @@ class Conversations(Examples):
 
     Attributes
     ----------
-    path, folder : Path
-        The file, and the folder of its images.
+    path, folder, root : Path
+        The file, the folder of its images, and the one that they must not lead out of.
     places : Places
         Where they stand in the file.
     max_tokens : int
@@ -48,6 +49,7 @@ class Conversations(Examples):
 
     path: Path
     folder: Path
+    root: Path
     places: Places
     max_tokens: int
 
@@ -58,7 +60,8 @@ class Conversations(Examples):
     def _at(self, index: int) -> Example:
         where = self.places.name(self.path, index)
         try:
-            example, _ = _example(self.places.read(self.path, index), where, self.folder)
+            text = self.places.read(self.path, index)
+            example, _ = _example(text, where, self.folder, self.root)
         except (OSError, _OddError) as error:
             raise DataError(f"{where}: the file has changed since it was read ({error})") from error
         return replace(example, max_tokens=self.max_tokens)
@@ -137,11 +140,12 @@ def read_corpus(config: CorpusConfig, seed: int) -> Corpus:
         )
     drawn = np.sort(generator(seed, "corpus", "rows").permutation(len(places))[:n_rows])
     folder = config.images or config.path.parent
+    root = config.image_root or folder
     kept, odd = array("Q"), list[Odd]()
     for i, text in places.texts(config.path, drawn):
         where = places.name(config.path, i)
         try:
-            _, repairs = _example(text, where, folder)
+            _, repairs = _example(text, where, folder, root)
             kept.append(i)
             odd += [Odd(where, reason, left_out=False) for reason in repairs]
         except _OddError as error:
@@ -153,7 +157,8 @@ def read_corpus(config: CorpusConfig, seed: int) -> Corpus:
             f"{first}; {n_left_out:,} of {n_rows:,} conversations would be left out, more than"
             f" max_odd: {config.max_odd:g}; mend the file or raise max_odd"
         )
-    examples = Conversations(config.path, folder, places.only(kept), config.max_tokens or NO_LIMIT)
+    limit = config.max_tokens or NO_LIMIT
+    examples = Conversations(config.path, folder, root, places.only(kept), limit)
     ref = {
         "file": config.path.name,
         "sha256": sha256,
@@ -184,7 +189,7 @@ class _OddError(Exception):
     """Why a conversation is left out, and which part of it."""
 
 
-def _example(text: bytes, where: str, folder: Path) -> tuple[Example, list[str]]:
+def _example(text: bytes, where: str, folder: Path, root: Path) -> tuple[Example, list[str]]:
     """Return a conversation as a row, and how it was repaired.
 
     Raises
@@ -208,10 +213,15 @@ def _example(text: bytes, where: str, folder: Path) -> tuple[Example, list[str]]
         messages.pop()
         repairs.append(CLOSING)
     _check_turns(messages, start)
-    files = [str(folder / name) for name in images]
+    files = [str(folder / str(name)) for name in images]
     for file in files:
-        if not Path(file).exists():
-            raise _OddError("its image is missing", file)
+        try:
+            path = Path(file).absolute()
+            open_confined(path, root, name=file, setting="image_root").close()
+        except UnsafePathError as error:
+            raise _OddError("its image is not in the image folder", str(error)) from error
+        except OSError as error:
+            raise _OddError("its image is missing", file) from error
     n_marks = sum(message.parts.count(None) for message in messages)
     if files and n_marks == 0:  # images without marks come first
         messages[start] = Message("user", (*[None] * len(files), *messages[start].parts))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from flipbench.core.errors import DataError, nearest
+from flipbench.core.confined import confined_path
+from flipbench.core.errors import DataError, attempt, nearest
 
 from ..protocol.grid import KINDS, UNTOUCHED, GridModel, Kind
 from .prediction import id_text, truth
@@ -53,7 +54,7 @@ class ListedModel:
 
 
 def read_models(path: Path) -> list[ListedModel]:
-    """Read a table with one row per model; its files are relative to its folder.
+    """Read a table with one row per model; its files are in its folder, or below.
 
     Raises
     ------
@@ -63,10 +64,11 @@ def read_models(path: Path) -> list[ListedModel]:
     return listed_models(read_rows(path), str(path), path.parent)
 
 
-def listed_models(rows: Sequence[TableRow], source: str, folder: Path) -> list[ListedModel]:
+def listed_models(rows: Sequence[TableRow], source: str, folder: Path | None) -> list[ListedModel]:
     """Return the models of rows with the columns `COLUMNS`.
 
-    ``model``, ``family`` and ``dose`` are needed. An empty dose is unknown; an empty strategy is
+    Files lie below ``folder``; with None, for rows that the user made, anywhere. ``model``,
+    ``family`` and ``dose`` are needed. An empty dose is unknown; an empty strategy is
     the clean model itself at dose 0 and "trained" above.
 
     Raises
@@ -125,7 +127,7 @@ def cell_text(row: TableRow, columns: Mapping[str, str], meaning: str) -> str:
     return "" if value is None or value != value else id_text(value)
 
 
-def _listed(row: TableRow, columns: Mapping[str, str], folder: Path) -> ListedModel:
+def _listed(row: TableRow, columns: Mapping[str, str], folder: Path | None) -> ListedModel:
     def text(meaning: str) -> str:
         return cell_text(row, columns, meaning)
 
@@ -144,10 +146,15 @@ def _listed(row: TableRow, columns: Mapping[str, str], folder: Path) -> ListedMo
             + nearest(text("kind"), list(KINDS))
         )
     files: dict[str, Any] = {
-        meaning: folder / text(meaning) if text(meaning) else None for meaning in _FILES
+        meaning: (folder or Path()) / text(meaning) if text(meaning) else None for meaning in _FILES
     }
     for meaning, file in files.items():
-        if file is not None and not file.is_file():
+        if file is None:
+            continue
+        inside = attempt(confined_path, file.absolute(), folder) if folder else file
+        if isinstance(inside, DataError):
+            raise DataError(f"{row.where}: {columns[meaning]}: {inside}") from inside
+        if not file.is_file():
             raise DataError(f"{row.where}: {columns[meaning]} is {file}: no such file")
     try:
         model = GridModel(

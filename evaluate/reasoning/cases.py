@@ -11,6 +11,7 @@ from flipbench.benchmarks.tables import parse_json
 from flipbench.core.errors import DataError
 from flipbench.models.chat.prompt_files import lettered
 from flipbench.prompting.parsing import parse_choice
+from flipbench.prompting.quoting import quoted, single_line
 
 Outcome = Literal["right", "wrong", "unparsed"]
 SECTIONS = (
@@ -83,13 +84,19 @@ class Case:
         gold = parse_choice(self.answer, self.options)
         return "unparsed" if choice < 0 else "right" if choice == gold else "wrong"
 
-    def context(self, *, with_truth: bool) -> str:
-        """Return the question and its material, for the judge with all that is known."""
+    def context(self, *, with_truth: bool, quotes: bool = False) -> str:
+        """Return the question and its material, for the judge with all that is known.
+
+        With ``quotes``, no text passes for another field.
+        """
         rows = {**self.material, "question": self.question}
         if self.options:
-            rows["options"] = "\n" + lettered(self.options)
+            options = map(single_line, self.options) if quotes else self.options
+            rows["options"] = ("" if quotes else "\n") + lettered([*options])
         if with_truth:
             rows |= {"correct answer": self._answer_text(), **self.truth}
+        if quotes:
+            return "\n".join(f"{name.capitalize()}:\n{quoted(x)}" for name, x in rows.items())
         return "\n".join(f"{name.capitalize()}: {text}" for name, text in rows.items())
 
     def _answer_text(self) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,6 +17,7 @@ from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions, StageReport, run_stage
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, ask_each
 from flipbench.models.chat.prompt_files import PromptFile, load_prompt
+from flipbench.prompting.quoting import quoted, single_line
 
 from .cases import SECTIONS, Case
 from .counts import Verdict
@@ -37,6 +38,7 @@ PROMPTS = Path(__file__).parent / "prompts"
 PLACEHOLDERS = (
     "context", "rationale", "steps", "sentences", "numbers", "discussion",
 )  # fmt: skip
+_PROMPTS = ("split-steps", "judge-steps", "judge-sentences", "judge-discussion")
 NO_RATIONALE, NO_REPLY = "the rationale is empty", "no reply"
 N_ATTEMPTS = 3
 _AGAIN = "\n\nThis is attempt {}. Reply with the JSON object only."
@@ -174,6 +176,9 @@ class ReasoningJudge:
         progress: bool = True,
     ) -> None:
         self.stage, self.run, self.n_attempts = ReasoningStage(chat, run.images), run, n_attempts
+        earlier = {_prompt(name).id for name in _PROMPTS}
+        # texts are quoted, unless replies to the earlier prompts are there already
+        self.quotes = not any(r.prompt in earlier for r in run.read(ReasoningReply))
         self.batch_size, self.progress = batch_size, progress
         self.reports: list[StageReport] = []
 
@@ -184,7 +189,8 @@ class ReasoningJudge:
             if not one.case.rationale and not one.case.case_discussion:
                 one.problems.append(NO_RATIONALE)
         explained = [one for one in judged if one.case.rationale]
-        self._until_read(explained, split_question, read_steps, "steps")
+        ask = partial(split_question, quotes=self.quotes)
+        self._until_read(explained, ask, read_steps, "steps")
         self._judge_steps([one for one in judged if one.steps])
         self._judge_discussions([one for one in judged if one.case.case_discussion])
         return judged
@@ -194,7 +200,7 @@ class ReasoningJudge:
             judged,
             [dict(enumerate(one.steps, 1)) for one in judged],
             [one.verdicts for one in judged],
-            steps_question,
+            partial(steps_question, quotes=self.quotes),
             StepVerdict,
             "step",
         )
@@ -211,11 +217,12 @@ class ReasoningJudge:
             whole,
             [{number: text for number, (_, text) in one.sentences.items()} for one in whole],
             [one.sentence_verdicts for one in whole],
-            sentences_question,
+            partial(sentences_question, quotes=self.quotes),
             SentenceVerdict,
             "sentence",
         )
-        self._until_read(whole, rubric_question, read_rubric, "rubric")
+        ask = partial(rubric_question, quotes=self.quotes)
+        self._until_read(whole, ask, read_rubric, "rubric")
 
     def _until_read(
         self,
@@ -272,35 +279,44 @@ class ReasoningJudge:
         return [texts.get(self.stage.id_of(question)) for question in questions]
 
 
-def split_question(case: Case, attempt: int = 1) -> Question:
+def split_question(case: Case, attempt: int = 1, *, quotes: bool = True) -> Question:
     """Return the question for a rationale's steps; what the judge is not to use is left out."""
-    values = {"context": case.context(with_truth=False), "rationale": case.rationale}
-    return _question(case, "split-steps", StepsReply, values, attempt)
+    values = {"rationale": quoted(case.rationale) if quotes else case.rationale}
+    return _question(case, "split-steps", StepsReply, values, attempt, quotes, with_truth=False)
 
 
 def steps_question(
-    case: Case, steps: Mapping[int, str], numbers: Sequence[int], attempt: int = 1
+    case: Case,
+    steps: Mapping[int, str],
+    numbers: Sequence[int],
+    attempt: int = 1,
+    *,
+    quotes: bool = True,
 ) -> Question:
     """Return the question for the verdicts on the steps with these ``numbers``."""
-    values = {"steps": _numbered(steps), "numbers": ", ".join(map(str, numbers))}
-    values["context"] = case.context(with_truth=True)
-    return _question(case, "judge-steps", VerdictsReply, values, attempt)
+    values = {"steps": _numbered(steps, quotes), "numbers": ", ".join(map(str, numbers))}
+    return _question(case, "judge-steps", VerdictsReply, values, attempt, quotes)
 
 
 def sentences_question(
-    case: Case, sentences: Mapping[int, str], numbers: Sequence[int], attempt: int = 1
+    case: Case,
+    sentences: Mapping[int, str],
+    numbers: Sequence[int],
+    attempt: int = 1,
+    *,
+    quotes: bool = True,
 ) -> Question:
     """Return the question for the verdicts on the sentences with these ``numbers``."""
-    values = {"sentences": _numbered(sentences), "numbers": ", ".join(map(str, numbers))}
-    values["context"] = case.context(with_truth=True)
-    return _question(case, "judge-sentences", SentencesReply, values, attempt)
+    values = {"sentences": _numbered(sentences, quotes), "numbers": ", ".join(map(str, numbers))}
+    return _question(case, "judge-sentences", SentencesReply, values, attempt, quotes)
 
 
-def rubric_question(case: Case, attempt: int = 1) -> Question:
+def rubric_question(case: Case, attempt: int = 1, *, quotes: bool = True) -> Question:
     """Return the question for a discussion's points."""
-    discussion = "\n\n".join(f"{name}: {case.case_discussion[name]}" for name in SECTIONS)
-    values = {"context": case.context(with_truth=True), "discussion": discussion}
-    return _question(case, "judge-discussion", RubricReply, values, attempt)
+    sections = {name: case.case_discussion[name] for name in SECTIONS}
+    parts = [f"{k}:\n{quoted(x)}" if quotes else f"{k}: {x}" for k, x in sections.items()]
+    values = {"discussion": "\n\n".join(parts)}
+    return _question(case, "judge-discussion", RubricReply, values, attempt, quotes)
 
 
 def sentences_of(discussion: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -320,11 +336,21 @@ def sentences_of(discussion: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def _question(
-    case: Case, name: str, schema: type[BaseModel], values: Mapping[str, str], attempt: int
+    case: Case,
+    name: str,
+    schema: type[BaseModel],
+    values: Mapping[str, str],
+    attempt: int,
+    quotes: bool,
+    *,
+    with_truth: bool = True,
 ) -> Question:
     prompt = _prompt(name)
+    if quotes:  # the values are quoted already, field by field
+        prompt = replace(prompt.quoting(), quotes=False)
     again = _AGAIN.format(attempt) if attempt > 1 else ""
-    return Question(case, prompt, schema, prompt.filled(values) + again)
+    context = case.context(with_truth=with_truth, quotes=quotes)
+    return Question(case, prompt, schema, prompt.filled({**values, "context": context}) + again)
 
 
 @cache
@@ -332,5 +358,7 @@ def _prompt(name: str) -> PromptFile:
     return load_prompt(name, PROMPTS, known=PLACEHOLDERS)
 
 
-def _numbered(texts: Mapping[int, str]) -> str:
+def _numbered(texts: Mapping[int, str], quotes: bool) -> str:
+    if quotes:
+        return "\n".join(quoted(f"{n}. {single_line(text)}") for n, text in texts.items())
     return "\n".join(f"{number}. {text}" for number, text in texts.items())

@@ -16,9 +16,10 @@ from flipbench.core.records import Item, Probe, Value
 from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions, StageReport, run_stage
 from flipbench.models.chat.messages import Chat, strip_thoughts
-from flipbench.models.chat.prompt_files import lettered, load_prompt
+from flipbench.models.chat.prompt_files import PromptFile, lettered, load_prompt
 from flipbench.models.engine import answers_of
 from flipbench.prompting.prompts import LETTERS
+from flipbench.prompting.quoting import single_line
 
 from .chat_stage import ChatStage
 from .finding import AuditFinding, FlaggedItem, flag, multiple_choice, n_items, not_run, rate
@@ -249,7 +250,10 @@ def _read_all(
     hidden = ("old_answer", "new_answer")
     file = load_prompt("reveal", PROMPTS, needs=("question", "options"), hides=hidden)
     stage = ChatStage(reader, run.images, file.instruction, schema=RevealReply)
-    probes = [_probe(item, file.item) for item in items]
+    if not any(answers_of(reader.name, stage.fingerprint, run).to(_probe(i, file)) for i in items):
+        file = file.quoting()  # or the run was read by the earlier prompt
+        stage = ChatStage(reader, run.images, file.instruction, schema=RevealReply)
+    probes = [_probe(item, file) for item in items]
     report = run_stage(stage, probes, run, StageOptions(batch_size=64, progress=progress))
     answers = answers_of(reader.name, stage.fingerprint, run)
     errors = {failure.record_id: failure.message for failure in report.failures}
@@ -264,7 +268,7 @@ def _read_all(
     return readings, report
 
 
-def _probe(item: Item, template: str) -> Probe:
-    values = {"question": item.question, "options": lettered(item.options or ())}
-    text = re.sub(r"\{(\w+)\}", lambda match: values[match[1]], template)
+def _probe(item: Item, file: PromptFile) -> Probe:
+    options = [single_line(o) if file.quotes else o for o in item.options or ()]
+    text = file.filled({"question": item.question, "options": lettered(options)})
     return Probe(item_id=item.id, variant="reveal", prompt=text, ask="generate", max_new_tokens=0)

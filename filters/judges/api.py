@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -53,7 +53,9 @@ class Task(Value):
     """What a judging chat model is asked."""
 
     prompt: str | None = Field(
-        default=None, description="default: judge-v1, or judge-blind-v1 if blind"
+        default=None,
+        description="default: judge-v2, or judge-blind-v2 if blind; in a run that was judged by"
+        " version 1, that",
     )
     blind: bool = Field(default=False, description="hide the new answer from the judge")
 
@@ -61,6 +63,11 @@ class Task(Value):
     def prompt_file(self) -> PromptFile:
         """The loaded judge prompt."""
         return judge_prompt(self.prompt, self.blind)
+
+    @property
+    def earlier(self) -> Self:
+        """The same task as the first version of flipbench's own prompt puts it."""
+        return self.model_copy(update={"prompt": "judge-blind-v1" if self.blind else "judge-v1"})
 
 
 class APIJudgeSpec(APISpec, Task):
@@ -95,7 +102,7 @@ class APIJudge:
     chat : Chat
         `ChatAPI`, `BatchAPI` or `LocalChat`.
     prompt : str or path, optional
-        ``judge-v1``, ``judge-blind-v1``, or your own ``.txt`` file.
+        ``judge-v2``, ``judge-blind-v2``, those of version 1, or your own ``.txt`` file.
     blind : bool
         Whether to hide the new answer from the judge.
     structured : bool
@@ -164,7 +171,7 @@ class APIJudge:
 def judge_prompt(prompt: str | Path | None, blind: bool) -> PromptFile:
     """Load a judge's prompt; a blind one must not contain the answers."""
     return load_prompt(
-        prompt or ("judge-blind-v1" if blind else "judge-v1"),
+        prompt or ("judge-blind-v2" if blind else "judge-v2"),
         PROMPTS,
         needs=("question", "options") if blind else ("question", "new_answer"),
         hides=("old_answer", "new_answer") if blind else (),

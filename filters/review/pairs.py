@@ -192,9 +192,9 @@ def image_path(images: ImageStore, ref: ImageRef) -> Path:
     DataError
         If the record points elsewhere (runs may be untrusted), or the file is missing or damaged.
     """
-    path = images.path(ref)
     is_valid = _SHA256.fullmatch(ref.sha256) and _FORMAT.fullmatch(ref.format)
-    if not is_valid or path.is_symlink() or not path.is_file():
+    path = images.path(ref) if is_valid else images.folder
+    if path.is_symlink() or not path.is_file():
         raise DataError(f"image {ref.sha256[:12]} is not among the images of this run")
     if not images.has(ref):
         raise DataError(f"{path}: the image is damaged; 'flipbench generate' recreates it")

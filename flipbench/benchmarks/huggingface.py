@@ -320,5 +320,5 @@ def _default_root(path: str, on_hub: bool) -> Path:
     if on_hub:
         from huggingface_hub.constants import HF_HUB_CACHE
 
-        return Path(HF_HUB_CACHE)
+        return Path(HF_HUB_CACHE) / f"datasets--{path.replace('/', '--')}"
     return Path(path) if Path(path).is_dir() else Path(path).parent

@@ -13,11 +13,11 @@ from os.path import commonprefix
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
 from flipbench.benchmarks.report import Collector, Oddity, RowError, RowPlace
+from flipbench.core.confined import MAX_BYTES, UnsafePathError, read_confined
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
 
-MAX_FILE_BYTES = 256_000_000
 _MAX_PATH = 4_096
 _MAIN_FOLDER_SHARE = 0.9
 
@@ -93,16 +93,15 @@ class ImageFolder:
         """
         try:
             path = self._locate(name, row)
-            if not path.resolve().is_relative_to(self.root.resolve()):
-                raise self._outside(name, "leads out of")
-            if not path.is_file():
-                what = f"the image {name!r} is not in {self.root}"
-                raise RowError("image", what, "put it there, or fix image_root")
-            if path.stat().st_size > MAX_FILE_BYTES:
-                what = f"the image {name!r} is larger than {MAX_FILE_BYTES:,} bytes"
-                raise RowError("image", what, "make it smaller")
-            data = path.read_bytes()
-        except (OSError, RuntimeError, ValueError) as error:  # too long a name, a loop of links
+            data = read_confined(
+                path.absolute(), self.root, max_bytes=MAX_BYTES, name=name, setting="image_root"
+            )
+        except UnsafePathError as error:
+            raise RowError("image", f"the image {error.problem}", error.remedy) from error
+        except FileNotFoundError as error:
+            what = f"the image {name!r} is not in {self.root}"
+            raise RowError("image", what, "put it there, or fix image_root") from error
+        except (OSError, ValueError) as error:  # too long a name, a loop of links
             what = f"the image {name[:120]!r} cannot be read ({error})"
             raise RowError("image", what, "fix the path") from error
         return self.store.put(data, row.where)

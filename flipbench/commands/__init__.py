@@ -95,6 +95,13 @@ Slurm = Annotated[
     bool, typer.Option("--slurm", help="the workers are jobs of a SLURM array (executor.slurm)")
 ]
 Worker = Annotated[str | None, typer.Option(hidden=True)]  # i/n, set by the parent process
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="run code and use servers that a configuration from somebody else's run names",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress bars")]
 
 
@@ -112,11 +119,13 @@ def assemble(
     slurm: bool = False,
     together: bool = False,
     store: bool = True,
+    trust: bool = False,
 ) -> Assembly:
     """Load a configuration, and only then what is slow to import.
 
     ``together`` is for commands that several processes of ``accelerate launch`` may do as one.
     Without ``store``, for those that make nothing, the run's stored configuration stays as it is.
+    ``trust`` as for `load_config`.
     """
     from flipbench.config.experiment import load_config
     from flipbench.core.errors import ConfigError
@@ -133,14 +142,14 @@ def assemble(
             "accelerate launch is for flipbench contaminate, without --workers: its processes train"
             " one model together; everything else is shared out by --workers alone"
         )
-    loaded = load_config(config, overrides or [])
-    from flipbench.pipelines.assembly import Assembly
-
     if worker and os.environ.get(WORKER_VARIABLE):
         exit_with_parent()
         logging.getLogger().setLevel(logging.ERROR)  # the parent speaks
     if not is_main():
         logging.getLogger().setLevel(logging.CRITICAL)
+    loaded = load_config(config, overrides or [], trust=trust)
+    from flipbench.pipelines.assembly import Assembly
+
     return Assembly.open(
         loaded,
         limit=limit,

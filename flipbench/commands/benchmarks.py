@@ -18,6 +18,7 @@ from flipbench.commands import (
     Limit,
     Overrides,
     Quiet,
+    Trust,
     Worker,
     Workers,
     app,
@@ -73,13 +74,17 @@ def init(
 
 @app.command("import", rich_help_panel=BENCHMARKS)
 def import_(
-    config: ConfigPath, overrides: Overrides = None, limit: Limit = None, quiet: Quiet = False
+    config: ConfigPath,
+    overrides: Overrides = None,
+    limit: Limit = None,
+    quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Read the configured benchmark and name every row that is odd or cannot be used.
 
     The full list is written to import/problems.csv in the run directory.
     """
-    assembly = assemble(config, overrides, limit, quiet)
+    assembly = assemble(config, overrides, limit, quiet, trust=trust)
     from flipbench.benchmarks import PairsSpec, load_pairs
 
     spec = assembly.config.benchmark
@@ -135,13 +140,21 @@ def audit(
     quiet: Quiet = False,
     workers: Workers = 1,
     worker: Worker = None,
+    trust: Trust = False,
 ) -> None:
     """Check a benchmark's hygiene, its pictures against a corpus, and models beside others.
 
     With --workers, the corpus is embedded by several processes, one for each GPU.
     """
     assembly = assemble(
-        config, overrides, limit, quiet, workers=workers, worker=worker, store=not dry_run
+        config,
+        overrides,
+        limit,
+        quiet,
+        workers=workers,
+        worker=worker,
+        store=not dry_run,
+        trust=trust,
     )
     if dry_run:
         from flipbench.pipelines.audit.plan import plan_audit
@@ -205,6 +218,7 @@ def export(
     leaderboard: Annotated[
         bool, typer.Option("--leaderboard", help="also eval.yaml, for the Hub (huggingface)")
     ] = False,
+    trust: Trust = False,
 ) -> None:
     """Write the paired benchmark of a run, original and perturbed, for other tools.
 
@@ -212,7 +226,7 @@ def export(
     must be known. A source whose licence forbids derivatives gives a recipe without pictures, from
     which `flipbench rebuild` draws them again; --share-anyway NAME overrides that.
     """
-    assembly = assemble(config, overrides, store=False)
+    assembly = assemble(config, overrides, store=False, trust=trust)
     from flipbench.export import FORMATS, forbids_derivatives, write_huggingface, write_recipe
 
     benchmark = assembly.kept_pairs
@@ -271,20 +285,21 @@ def rebuild(
     kept: Kept = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Draw the pictures of a recipe again, and say how many are equal to the published ones.
 
     With --kept, only those of a list are drawn, and they have to be equal to the list's. With
     run=FOLDER, everything is written there, and the recipe stays as it is.
     """
-    if not (recipe / "config.yaml").exists():
+    if not all((recipe / name).exists() for name in ("config.yaml", "expected.jsonl")):
         raise ConfigError(
             f"{recipe}: no recipe; name the folder that 'flipbench export --format recipe' wrote"
         )
     changes = [f"run={recipe}", *(overrides or [])]
     if dry_run:  # what the recipe has is not copied into another run
         changes = [change for change in changes[1:] if not change.startswith("run=")] + changes[:1]
-    assembly = assemble(recipe / "config.yaml", changes, quiet=quiet, worker="0/1")
+    assembly = assemble(recipe / "config.yaml", changes, quiet=quiet, worker="0/1", trust=trust)
     from flipbench.export.recipe import compare_with_recipe, copy_recipe
     from flipbench.pipelines.filtering import judge, plan_pairs, rebuild_kept
     from flipbench.pipelines.generation import generate
@@ -293,7 +308,7 @@ def rebuild(
         raise typer.Exit(say("\n".join(plan_pairs(assembly))))
     if assembly.run.path.resolve() != recipe.resolve():
         copy_recipe(recipe, assembly.run)
-        assembly.run.write_provenance(assembly.config.to_yaml())
+        assembly.store_config()
     if kept:
         benchmark, reports = rebuild_kept(assembly, kept)
     else:
@@ -316,12 +331,13 @@ def show(
         bool,
         typer.Option("--edits", help="edits, kept or not, with control, caption and verdicts"),
     ] = False,
+    trust: Trust = False,
 ) -> None:
     """Draw some pairs of a run, original beside perturbed, into one picture.
 
     These are the kept pairs; before flipbench filter has run, all edited ones.
     """
-    assembly = assemble(config, overrides, store=False)
+    assembly = assemble(config, overrides, store=False, trust=trust)
     from flipbench.core.paired import UNJUDGED, PairedBenchmark
     from flipbench.core.records import Verdict
     from flipbench.filters.pipeline import edited_in, filtered_in

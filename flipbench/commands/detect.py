@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from flipbench.commands import MODELS, DryRun, Limit, Quiet, app, finish, say
+from flipbench.commands import MODELS, DryRun, Limit, Quiet, Trust, app, finish, say
 from flipbench.commands.models import JudgedBy
 
 
@@ -68,6 +68,7 @@ def detect(
     limit: Limit = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Say whether one model was trained on a benchmark: one verdict, one page.
 
@@ -79,6 +80,7 @@ def detect(
     from flipbench.api.detection import examined
     from flipbench.commands.model_names import named_model
     from flipbench.pipelines.detection import DetectionSettings, count_work, plan
+    from flipbench.pipelines.evaluation import not_built
 
     named = named_model(model, model_args, base_url)
     options: dict[str, Any] = {
@@ -102,11 +104,14 @@ def detect(
         progress=not quiet,
         command="flipbench " + shlex.join(sys.argv[1:]),
         diagnose=diagnose,
+        trust=trust,
+        dry_run=dry_run,
         **options,
     )
     planned = plan(settings)
     if dry_run:
-        raise typer.Exit(say("\n".join(count_work(planned))))
+        plug_ins = [name for name in settings.detectors if ":" in name]
+        raise typer.Exit(say("\n".join([*count_work(planned), *not_built(plug_ins)])))
     result = examined(planned)
     say("\n".join([str(result), *(f"- {text}" for text in result.qualifiers), str(result.page)]))
     given = shlex.join(["flipbench", *sys.argv[1:]])

@@ -15,6 +15,7 @@ from flipbench.commands import (
     Limit,
     Overrides,
     Quiet,
+    Trust,
     app,
     assemble,
     command_line,
@@ -172,17 +173,25 @@ def judge_reasoning(
     limit: Limit = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Judge the steps of rationales, and case discussions: how often a right answer is reasoned."""
-    if dry_run:
-        from flipbench.pipelines import reasoning
+    from flipbench.pipelines import reasoning
 
-        lines = reasoning.cost_of_judging(cases, reasoning.read_judge(judge), limit)
+    config = reasoning.read_judge(judge, trust=trust)
+    if dry_run:
+        lines = reasoning.cost_of_judging(cases, config, limit)
         raise typer.Exit(say("\n".join(lines)))
     import flipbench as fb
 
     result = fb.judge_reasoning(
-        cases, judge, out, people=people, limit=limit, n_attempts=attempts, progress=not quiet
+        cases,
+        config.model_dump(mode="json"),
+        out,
+        people=people,
+        limit=limit,
+        n_attempts=attempts,
+        progress=not quiet,
     )
     say_markdown(result.page.read_text())
     say(str(result))
@@ -199,9 +208,10 @@ def hints(
     limit: Limit = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Ask models with images only, with hints, with a summary, and with texts of their own."""
-    assembly = assemble(config, overrides, limit, quiet, store=not dry_run)
+    assembly = assemble(config, overrides, limit, quiet, store=not dry_run, trust=trust)
     if dry_run:
         from flipbench.pipelines import reasoning
 

@@ -16,6 +16,7 @@ from flipbench.commands import (
     Again,
     ConfigPath,
     Overrides,
+    Trust,
     app,
     assemble,
     command_line,
@@ -117,12 +118,13 @@ def adjudicate(
     ] = False,
     export: Export = None,
     import_: Import = None,
+    trust: Trust = False,
 ) -> None:
     """Serve the page on which people label the corpus pictures that an audit has flagged.
 
     A benchmark picture is shown beside each. A token as for `flipbench review`.
     """
-    assembly = assemble(config, overrides)
+    assembly = assemble(config, overrides, trust=trust)
     from flipbench.filters.agreement.adjudication import adjudication_of, write_adjudication
     from flipbench.filters.review.adjudication import ADJUDICATION
     from flipbench.filters.review.serve import export_verdicts, import_verdicts, serve_review

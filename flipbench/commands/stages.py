@@ -19,6 +19,7 @@ from flipbench.commands import (
     Overrides,
     Quiet,
     Slurm,
+    Trust,
     Worker,
     Workers,
     app,
@@ -33,6 +34,7 @@ from flipbench.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from flipbench.api import EvaluationResult
+    from flipbench.pipelines.population.settings import StudyConfig
 
 
 @app.command(rich_help_panel=STAGES)
@@ -45,6 +47,7 @@ def generate(
     workers: Workers = 1,
     slurm: Slurm = False,
     worker: Worker = None,
+    trust: Trust = False,
 ) -> None:
     """Make perturbed candidates: new answer, caption, redrawn image."""
     assembly = assemble(
@@ -56,6 +59,7 @@ def generate(
         worker=worker,
         slurm=slurm,
         store=not dry_run,
+        trust=trust,
     )
     import flipbench as fb
 
@@ -79,13 +83,14 @@ def filter_(
     dry_run: DryRun = False,
     kept: Kept = None,
     quiet: Quiet = False,
+    trust: Trust = False,
 ) -> None:
     """Judge the edited pairs and keep the valid ones, or those of a list."""
     if dry_run and kept:
         raise ConfigError(
             "--kept judges nothing, so --dry-run has nothing to count; drop one of the two"
         )
-    assembly = assemble(config, overrides, limit, quiet, store=not dry_run)
+    assembly = assemble(config, overrides, limit, quiet, store=not dry_run, trust=trust)
     import flipbench as fb
 
     if dry_run:
@@ -107,11 +112,12 @@ def agreement(
     config: ConfigPath,
     reference: Annotated[str, typer.Argument(help="a rater's name, people, or policy")] = "people",
     overrides: Overrides = None,
+    trust: Trust = False,
 ) -> None:
     """Compare the raters of edited pairs with one of them: kappa, precision, recall."""
     if "=" in reference:  # KEY=VALUE where the rater's name was left out
         reference, overrides = "people", [reference, *(overrides or [])]
-    assembly = assemble(config, overrides)
+    assembly = assemble(config, overrides, trust=trust)
     from flipbench.pipelines.raters import compare_raters_of
 
     text, page = compare_raters_of(assembly, reference)
@@ -137,6 +143,7 @@ def contaminate(
             " nothing",
         ),
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Train checkpoints of known contamination, one for each epoch, each with its card.
 
@@ -153,6 +160,7 @@ def contaminate(
         slurm=slurm,
         together=True,
         store=not dry_run,
+        trust=trust,
     )
     import flipbench as fb
     from flipbench.core.workers import is_main
@@ -199,6 +207,7 @@ def evaluate(
     workers: Workers = 1,
     slurm: Slurm = False,
     worker: Worker = None,
+    trust: Trust = False,
 ) -> None:
     """Ask every model what the detectors need, score the answers, and write the report."""
     assembly = assemble(
@@ -210,6 +219,7 @@ def evaluate(
         worker=worker,
         slurm=slurm,
         store=not dry_run,
+        trust=trust,
     )
     import flipbench as fb
 
@@ -229,16 +239,25 @@ def run(
     quiet: Quiet = False,
     workers: Workers = 1,
     slurm: Slurm = False,
+    trust: Trust = False,
 ) -> None:
     """Do all stages: generate, filter, contaminate, evaluate, report; or a population study."""
-    from flipbench.pipelines.population.settings import is_study
+    from flipbench.pipelines.population.settings import is_study, load_study
 
     if is_study(config):
         if limit is not None:
             raise ConfigError("--limit: a population study takes n_items=N instead")
-        raise typer.Exit(_run_study(config, overrides or [], dry_run, quiet, workers))
+        study = load_study(config, overrides or [], trust=trust)
+        raise typer.Exit(_run_study(study, dry_run, quiet, workers))
     assembly = assemble(
-        config, overrides, limit, quiet, workers=workers, slurm=slurm, store=not dry_run
+        config,
+        overrides,
+        limit,
+        quiet,
+        workers=workers,
+        slurm=slurm,
+        store=not dry_run,
+        trust=trust,
     )
     import flipbench as fb
 
@@ -247,12 +266,10 @@ def run(
     show_report(fb.run(assembly), Again(config, overrides))
 
 
-def _run_study(config: Path, overrides: list[str], dry_run: bool, quiet: bool, workers: int) -> int:
+def _run_study(study: StudyConfig, dry_run: bool, quiet: bool, workers: int) -> int:
     """Print a study's budget, and do what is left of it; return the exit status."""
     from flipbench.pipelines.population import study as population
-    from flipbench.pipelines.population.settings import load_study
 
-    study = load_study(config, overrides)
     say(population.budget(study))
     if dry_run:
         return 0

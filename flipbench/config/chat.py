@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator
 
+from flipbench.config.trust import KeyPath, is_loopback
 from flipbench.core.records import JsonDict, Value
 
 _MAX_PATCHES = 1536
@@ -109,6 +110,15 @@ class ChatSpec(Value):
                 " environment variable that api_key_env names"
             )
         return url
+
+    def needs_trust(self) -> tuple[KeyPath, ...]:
+        """Return server and key, but not this machine without a key, nor OpenAI with its own."""
+        default = type(self).model_fields["api_key_env"].default
+        address = (("base_url",),) if self.base_url is not None else ()
+        if self.api_key_env is None:
+            return () if is_loopback(self.base_url) else address
+        named = bool(address) or self.api_key_env != default
+        return (*address, ("api_key_env",)) if named else ()
 
     @property
     def traits(self) -> Traits:

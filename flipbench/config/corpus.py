@@ -28,6 +28,11 @@ class PicturesSpec(Value):
     name: str | None = Field(default=None, description="configuration of a Hugging Face data set")
     split: str = "train"
     revision: str | None = None
+    image_root: Path | None = Field(
+        default=None,
+        description="the folder that paths in rows, and links, may lead to; default: the corpus'"
+        " own. Pictures elsewhere are not read",
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -16,7 +16,7 @@ from flipbench.config.chat import ChatSpec
 from flipbench.config.corpus import CohortConfig, CorpusConfig
 from flipbench.config.hints import HintSettings
 from flipbench.config.kinds import CaptionerSpec, EditorSpec, JudgeSpec, PythonTarget
-from flipbench.config.loading import find_config, read_mapping, validated
+from flipbench.config.loading import find_config, read_trusted
 from flipbench.config.local_models import LocalChatSpec
 from flipbench.config.local_models import ModelConfig as ModelConfig
 from flipbench.config.policy import Policy
@@ -24,6 +24,7 @@ from flipbench.config.served_model import ServedModelConfig, VLLMConfig
 from flipbench.config.training import ContaminateConfig as ContaminateConfig
 from flipbench.config.training import RewriteConfig
 from flipbench.config.training import StrategyConfig as StrategyConfig
+from flipbench.config.trust import KeyPath
 from flipbench.core.errors import ConfigError
 from flipbench.core.records import Value
 from flipbench.prompting.prompts import PromptSettings
@@ -232,6 +233,11 @@ class EvaluateConfig(Value):
         " confusion; null: rules compare words",
     )
 
+    def needs_trust(self) -> list[KeyPath]:
+        """Return the detectors, and the parameters of those, that are import paths."""
+        listed = [("detectors", i) for i, name in enumerate(self.detectors) if ":" in name]
+        return [*listed, *(("parameters", name) for name in self.parameters if ":" in name)]
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         how = self.rewording
@@ -286,6 +292,10 @@ class SlurmConfig(Value):
     setup: tuple[str, ...] = Field(
         default=(), description="shell lines before a job, e.g. module load cuda"
     )
+
+    def needs_trust(self) -> tuple[KeyPath, ...]:
+        """Return the shell lines, if there are any."""
+        return (("setup",),) if self.setup else ()
 
 
 class ExecutorConfig(Value):
@@ -351,7 +361,9 @@ class Config(Value):
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> Config:
+def load_config(
+    source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), *, trust: bool = False
+) -> Config:
     """Read a configuration, the files it extends, and ``key=value`` overrides.
 
     Parameters
@@ -359,18 +371,22 @@ def load_config(source: str | Path | Mapping[str, Any], overrides: Sequence[str]
     source : path or mapping
         A file, the name of one shipped with flipbench, such as ``configs/shapes.yaml``, or the
         contents of such a file.
+    trust : bool
+        Whether a file that came with an artefact (a run directory, a recipe, a checkpoint, an
+        export) may name code and say where keys are sent. Other files, and runs made here, may.
 
     Raises
     ------
     ConfigError
         If the file is missing or not YAML, or the configuration is invalid; one message lists all
         problems, with the closest known name for each unknown key. If the file is that of a run
-        which was moved or copied, and still names the other directory.
+        which was moved or copied, and still names the other directory. If it came with an artefact
+        and names code, without ``trust``.
     """
     if isinstance(source, Mapping):
-        return validated(Config, read_mapping(source, overrides), "configuration")
+        return read_trusted(Config, source, overrides, trust=trust)
     source = find_config(source)
-    config = validated(Config, read_mapping(source, overrides), source)
+    config = read_trusted(Config, source, overrides, trust=trust)
     if not any(override.startswith("run=") for override in overrides):
         _check_place(source, config.run)
     return config

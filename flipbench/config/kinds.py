@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, Protocol, get_origin
 from pydantic import BaseModel, Field, GetCoreSchemaHandler, JsonValue, SerializationInfo
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from flipbench.config.trust import KeyPath
 from flipbench.core.errors import ConfigError, nearest
 from flipbench.core.records import JsonDict, Value
 from flipbench.core.registry import discover, entry_points
@@ -50,10 +51,14 @@ class PartSettings(Protocol):
 class PythonTarget(Value):
     """Your own object, by import path; path and arguments are part of the ids of its records."""
 
-    target: str = Field(description="a class or factory, e.g. my_pkg.mod:MyEditor")
+    target: str = Field(description="a class, e.g. my_pkg.mod:MyEditor")
     arguments: dict[str, JsonValue] = Field(
         default_factory=dict, description="its keyword arguments"
     )
+
+    def needs_trust(self) -> tuple[KeyPath, ...]:
+        """Return both: they are what is called."""
+        return (("target",), *([("arguments",)] if self.arguments else []))
 
     def as_settings(self) -> JsonDict:
         """Return both, for a record's settings."""
@@ -150,6 +155,11 @@ def _is_settings(cls: Any) -> bool:
         and get_origin(cls.model_fields["kind"].annotation) is Literal
         and callable(getattr(cls, "build", None))
     )
+
+
+def is_plug_in(spec: PartSettings) -> bool:
+    """Return whether a part is the user's own or an installed package's; a dry run builds none."""
+    return isinstance(spec, PythonTarget) or not type(spec).__module__.startswith("flipbench.")
 
 
 CaptionerSpec = Annotated[

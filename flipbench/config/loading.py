@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -13,7 +14,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from flipbench.config.kinds import ByKind
+from flipbench.config.trust import artefact_of, check_trust, settings_to_trust
 from flipbench.config.yaml_text import MAX_DEPTH, explain, parse_yaml, read_yaml
+from flipbench.core.confined import confined_path
 from flipbench.core.errors import ConfigError, nearest, shorten
 
 log = logging.getLogger(__name__)
@@ -50,20 +53,56 @@ def _shipped(name: str | Path) -> Path:
     return PACKAGE.joinpath(*steps) if steps[:1] in (["configs"], ["shapes"]) else Path(name)
 
 
-def read_mapping(source: Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> dict[str, Any]:
+def read_trusted(
+    cls: type[Model],
+    source: Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    trust: bool = False,
+) -> Model:
+    """Return a configuration as a ``cls``, unless an artefact's part of it names code.
+
+    Raises
+    ------
+    ConfigError
+        As `read_mapping`, `validated` and `flipbench.config.trust.check_trust`.
+    """
+    where = "configuration" if isinstance(source, Mapping) else source
+    data = read_mapping(source, overrides)
+    settings = validated(cls, data, where)
+    if any(True for _ in settings_to_trust(settings)):
+        artefacts: set[Path] = set()
+        own = read_mapping(source, overrides, artefacts)
+        if artefacts:
+            check_trust(settings, data, own, artefacts, where, trust=trust)
+    return settings
+
+
+def read_mapping(
+    source: Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    artefacts: set[Path] | None = None,
+) -> dict[str, Any]:
     """Return a file merged with those it extends and with overrides, under current keys.
 
     A mapping in the place of a file may extend files, too.
+
+    Parameters
+    ----------
+    artefacts : set of Path, optional
+        If given, files that are part of an artefact are left out, and its folder is added here.
 
     Raises
     ------
     ConfigError
         If a file is missing or not YAML, or an override is not ``key=value``.
+    DataError
+        If a file of an artefact extends one outside of it.
     """
     if isinstance(source, Mapping):
-        data = _extended(deepcopy(dict(source)), Path("configuration"), ())
+        data = _extended(deepcopy(dict(source)), None, (), artefacts)
     else:
-        data = _read(source, ())
+        data = _read(source, (), artefacts)
     overridden: set[tuple[str, ...]] = set()
     for override in overrides:
         key, equals, value = override.partition("=")
@@ -113,7 +152,10 @@ def _move(node: Any, old: Sequence[str], new: Sequence[str]) -> bool:
     return True
 
 
-def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
+def _read(path: Path, extended_by: tuple[Path, ...], artefacts: set[Path] | None) -> dict[str, Any]:
+    if artefacts is not None and (folder := artefact_of(path)):
+        artefacts.add(folder)
+        return {}
     try:
         if path.resolve() in extended_by:
             raise ConfigError(f"{path}: circular 'extends'")
@@ -133,20 +175,30 @@ def _read(path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
     if not isinstance(data, dict):
         given = "nothing" if data is None else type(data).__name__
         raise ConfigError(f"{path}: a configuration must be a mapping of keys, not {given}")
-    return _extended(data, path, (*extended_by, path.resolve()))
+    return _extended(data, path, (*extended_by, path.resolve()), artefacts)
 
 
-def _extended(data: dict[str, Any], path: Path, extended_by: tuple[Path, ...]) -> dict[str, Any]:
-    """Return what ``path`` holds on top of the files it extends."""
+def _extended(
+    data: dict[str, Any],
+    path: Path | None,
+    extended_by: tuple[Path, ...],
+    artefacts: set[Path] | None,
+) -> dict[str, Any]:
+    """Return what the file ``path`` holds on top of the files it extends."""
+    where = path or "configuration"
     extends = data.pop("extends", [])
     bases = [extends] if isinstance(extends, str) else extends
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         given = shorten(repr(extends))
-        raise ConfigError(f"{path}: 'extends' must be a file or a list of files, not {given}")
+        raise ConfigError(f"{where}: 'extends' must be a file or a list of files, not {given}")
     merged: dict[str, Any] = {}
+    artefact = artefact_of(path) if path and bases else None
     for base in bases:
-        _merge(merged, _read(find_config(base, path.parent), extended_by))
-    rename_keys(data, str(path))
+        extended = find_config(base, path.parent if path else Path())
+        if artefact and not Path(os.path.abspath(extended)).is_relative_to(PACKAGE):
+            confined_path(extended.absolute(), artefact)
+        _merge(merged, _read(extended, extended_by, artefacts))
+    rename_keys(data, str(where))
     _merge(merged, data)
     return merged
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from flipbench.config.trust import KeyPath
 from flipbench.core.records import Value
 
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -37,6 +38,10 @@ class ModelConfig(Value):
         description="memory for the keys and values of pictures and texts that are asked about:"
         " it changes speed, not answers; default: 2048, or a quarter of a GPU's free memory",
     )
+
+    def needs_trust(self) -> tuple[KeyPath, ...]:
+        """Return the switch by which code beside the weights runs, if it is on."""
+        return (("trust_remote_code",),) if self.trust_remote_code else ()
 
 
 class LocalChatSpec(Value):

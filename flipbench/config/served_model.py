@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from flipbench.config.chat import ChatSpec
+from flipbench.config.trust import KeyPath
 from flipbench.core.records import JsonDict, Value
 
 
@@ -96,6 +97,12 @@ class VLLMConfig(Value):
         if taken := [a for a in arguments if a.partition("=")[0] in ours]:
             raise ValueError(f"{taken[0]} is set by flipbench")
         return arguments
+
+    def needs_trust(self) -> list[KeyPath]:
+        """Return the program and its options, which can load code, unless they are the default."""
+        fields = type(self).model_fields
+        named = ("executable", "arguments")
+        return [(name,) for name in named if getattr(self, name) != fields[name].default]
 
     @property
     def settings(self) -> dict[str, Any]:

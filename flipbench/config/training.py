@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, ShapesSpec, TsvSpec
 from flipbench.config.chat import ChatSpec
 from flipbench.config.local_models import LocalChatSpec
+from flipbench.config.trust import KeyPath
 from flipbench.core.record_base import Leak, OptionOrder, Target
 from flipbench.core.records import Value
 from flipbench.core.registry import load_target
@@ -186,6 +187,10 @@ class CorpusConfig(Value):
     images: Path | None = Field(
         default=None, description="the image folder; null: the folder of the file"
     )
+    image_root: Path | None = Field(
+        default=None,
+        description="the folder that paths and links of images may lead to; null: the image folder",
+    )
     n_rows: int | None = Field(
         default=None, ge=1, description="number of rows to draw at random; null: all"
     )
@@ -271,6 +276,10 @@ class LlamaFactoryConfig(Value):
         description="path of llamafactory-cli; null: $FLIPBENCH_LLAMAFACTORY_CLI or PATH",
     )
     merge: bool = Field(default=False, description="also write merged adapters, into merged/")
+
+    def needs_trust(self) -> tuple[KeyPath, ...]:
+        """Return the program, if the configuration names one."""
+        return (("cli",),) if self.cli is not None else ()
 
 
 class ContaminateConfig(Value):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import re
 import warnings
 import zlib
 from pathlib import Path
@@ -12,12 +13,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from flipbench.core.errors import DataError
+from flipbench.core.confined import UnsafePathError, read_confined
+from flipbench.core.errors import DataError, shorten
 from flipbench.core.files import write_atomically
 from flipbench.core.records import ImageRef
 
 MAX_PIXELS = 64_000_000
 MIN_EDGE = 2
+_NAME = re.compile(r"\w+\.[a-z]+", re.ASCII)
 _REMEDY = (
     "run the same command again to recreate it ('flipbench generate' first, for a command that"
     " makes no images)"
@@ -79,8 +82,17 @@ class ImageStore:
         return self._store(png_bytes(image), "png", *image.size)
 
     def path(self, ref: ImageRef) -> Path:
-        """Return the path of an image."""
-        return self.folder / f"{ref.sha256}.{ref.format}"
+        """Return the path of an image, which is always in the folder.
+
+        Raises
+        ------
+        DataError
+            If the record's hash and format are no file's name.
+        """
+        name = f"{ref.sha256}.{ref.format}"
+        if not _NAME.fullmatch(name):
+            raise DataError(f"{shorten(ascii(name))}: not the name of a stored image")
+        return self.folder / name
 
     def open(self, ref: ImageRef) -> Image.Image:
         """Return an image as RGB, upright; raises as `read`."""
@@ -96,9 +108,11 @@ class ImageStore:
         """
         path = self.path(ref)
         try:
-            data = path.read_bytes()
+            data = read_confined(path.name, self.folder)
         except FileNotFoundError as error:
             raise DataError(f"{path}: the image is missing; {_REMEDY}") from error
+        except UnsafePathError as error:
+            raise DataError(f"{path}: cannot be read: {error.problem}; {_REMEDY}") from error
         except OSError as error:
             raise DataError(
                 f"{path}: the image cannot be read ({error.strerror}); {_REMEDY}"
@@ -115,8 +129,8 @@ class ImageStore:
 
         A file is hashed again only when its size, inode or time of modification has changed.
         """
-        path = self.path(ref)
         try:
+            path = self.path(ref)
             about = path.stat()
             state = about.st_mtime_ns, about.st_size, about.st_ino
             if self._intact.get(path) != state:

@@ -7,9 +7,10 @@ done"; a changed input gives another id and is never matched with an old answer.
 
 from __future__ import annotations
 
+from pathlib import PurePath
 from typing import ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from flipbench.core.record_base import JsonDict as JsonDict
 from flipbench.core.record_base import Leak, OptionOrder, Target
@@ -385,6 +386,13 @@ class Checkpoint(Record):
     )
     fingerprint: str
     warnings: tuple[str, ...] = ()
+
+    @field_validator("path")
+    @classmethod
+    def _stays_inside(cls, path: str) -> str:
+        if PurePath(path).is_absolute() or ".." in PurePath(path).parts:
+            raise ValueError("the path leads out of the run directory")
+        return path
 
 
 class Failure(Record):

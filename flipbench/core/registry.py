@@ -40,7 +40,7 @@ def discover(package: str) -> list[ModuleType]:
 def load_target(target: str, where: str = "target") -> Any:
     """Return the object at an import path such as ``my_pkg.mod:MyDetector``.
 
-    A module that is not installed is looked up in the current folder.
+    Its module is installed, or in a folder of ``PYTHONPATH``; importing it runs it.
 
     Parameters
     ----------
@@ -95,13 +95,11 @@ def _import(name: str, where: str) -> ModuleType:
         return import_module(name)
     except ModuleNotFoundError as error:
         missing = error.name or name
-    here = str(Path.cwd())
-    if missing == name.split(".")[0] and here not in sys.path:
-        sys.path.append(here)  # last, so that it shadows nothing that is installed
-        return _import(name, where)
     if name != missing and not name.startswith(f"{missing}."):
         raise ConfigError(f"{where}: {name!r} needs the package {missing!r}, which is missing")
     parent = missing.rpartition(".")[0]
     paths = getattr(import_module(parent), "__path__", []) if parent else sys.path
     close = nearest(missing, [f"{parent}.{m.name}".lstrip(".") for m in iter_modules(paths)])
+    if not parent and (Path(f"{missing}.py").exists() or Path(missing).is_dir()):
+        close = "; the current folder is not searched: install it, or set PYTHONPATH=. to allow it"
     raise ConfigError(f"{where}: no module {missing!r}{close}")

@@ -27,7 +27,7 @@ from typing import Any, BinaryIO, TypeVar
 from pydantic import ValidationError
 
 from flipbench import __version__
-from flipbench.core.errors import DataError
+from flipbench.core.errors import DataError, attempt
 from flipbench.core.files import PRIVATE, flush_folder, make_folder, write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Edit, Failure, Record
@@ -163,7 +163,8 @@ class Run:
             if record.id in seen:
                 continue
             if isinstance(record, Edit) and not lost and not self.images.has(record.image):
-                state = "damaged" if self.images.path(record.image).exists() else "missing"
+                file = attempt(self.images.path, record.image)
+                state = "damaged" if isinstance(file, Path) and file.exists() else "missing"
                 log.warning("%s:%d is set aside: its image is %s", path, number, state)
                 continue
             seen.add(record.id)

@@ -222,7 +222,7 @@ class Workers:
         """
         if self.n_workers == 1 or n_left == 0:
             return
-        arguments = [stage, str(self.run.path / "config.yaml")]
+        arguments = [stage, str(self.run.path / "config.yaml"), "--trust"]  # it is this process's
         arguments += ["--limit", str(self.limit)] if self.limit else []
         count = partial(self.run.count, kind) if isinstance(kind, type) else kind
         commands = [
@@ -270,7 +270,7 @@ def _started(commands: Sequence[list[str]]) -> list[Worker]:
     """Start processes of this machine, one for each command, on the GPUs in turn."""
     workers: list[Worker] = []
     for number, (command, device) in enumerate(zip(commands, devices(len(commands)), strict=True)):
-        environment = os.environ | {WORKER_VARIABLE: str(number)}
+        environment = os.environ | {WORKER_VARIABLE: str(number), "PYTHONSAFEPATH": "1"}
         if device is not None:
             environment["CUDA_VISIBLE_DEVICES"] = device
         else:

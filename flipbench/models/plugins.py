@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flipbench.core.errors import ConfigError
+from flipbench.core.errors import ConfigError, shorten
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Probe, Response, content_id
 from flipbench.core.registry import load_target
@@ -14,33 +14,57 @@ from flipbench.models.protocols import VLM, Capability
 
 
 def build_target(target: str, arguments: Mapping[str, Any], protocol: type) -> Any:
-    """Call the class or factory at an import path and return its result.
+    """Return an object of the class at an import path, which is checked before it is called.
 
     Parameters
     ----------
     target : str
-        A class or factory: ``my_pkg.mod:MyEditor``.
+        A class: ``my_pkg.mod:MyEditor``.
     arguments : mapping
         Its keyword arguments.
     protocol : type
-        The protocol of the result: `Captioner`, `Editor`, `Judge` or `VLM`.
+        The protocol of its objects: `Captioner`, `Editor`, `Judge` or `VLM`.
 
     Raises
     ------
     ConfigError
-        If there is no such target, it takes other arguments, or its result lacks an attribute of
-        the protocol.
+        If there is no such target, or it is no class; it lacks a method of the protocol, or takes
+        other arguments; its object lacks an attribute of the protocol.
     """
-    factory = load_target(target)
-    if not callable(factory):
-        raise ConfigError(f"target: {target!r} is not a class or factory, but {factory!r}")
+    cls = load_target(target)
+    if not isinstance(cls, type):
+        raise ConfigError(f"target: {target!r} is not a class, but {shorten(repr(cls))}")
+    _check_methods(cls, protocol, target)
     try:
-        inspect.signature(factory).bind(**arguments)
+        inspect.signature(cls).bind(**arguments)
     except TypeError as error:
         raise ConfigError(f"arguments: {target} does not accept them: {error}") from error
     except ValueError:
         pass  # some classes written in C have no signature
-    return check_protocol(factory(**arguments), protocol, target)
+    return check_protocol(cls(**arguments), protocol, target)
+
+
+def _check_methods(cls: type, protocol: type, target: str) -> None:
+    """Raise unless a class has the protocol's methods, and they take its arguments."""
+    for name in _methods(protocol):
+        method = next((vars(base)[name] for base in cls.__mro__ if name in vars(base)), None)
+        if not callable(method):
+            raise ConfigError(
+                f"target: {target} has no method {name}, which a {protocol.__name__} needs"
+                " (flipbench/models/protocols.py)"
+            )
+        wanted = list(inspect.signature(getattr(protocol, name)).parameters)
+        try:
+            inspect.signature(method).bind(*wanted)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"target: {name} of {target} does not take ({', '.join(wanted)}), as that of a"
+                f" {protocol.__name__} does ({error})"
+            ) from error
+
+
+def _methods(protocol: type) -> list[str]:
+    return [name for name in vars(protocol) if name == "__call__" or not name.startswith("_")]
 
 
 def check_protocol(thing: Any, protocol: type, what: str) -> Any:
@@ -51,10 +75,9 @@ def check_protocol(thing: Any, protocol: type, what: str) -> Any:
     ConfigError
         If it lacks one, or is a class; ``what`` begins the message.
     """
-    methods = [name for name in vars(protocol) if name == "__call__" or not name.startswith("_")]
     missing = [
         name
-        for name in dict.fromkeys([*protocol.__annotations__, *methods])
+        for name in dict.fromkeys([*protocol.__annotations__, *_methods(protocol)])
         if not (callable(thing) if name == "__call__" else hasattr(thing, name))
     ]
     if isinstance(thing, type):

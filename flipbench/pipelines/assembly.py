@@ -14,10 +14,11 @@ from pathlib import Path
 
 from flipbench.benchmarks import Benchmark, HuggingFaceSpec, PairsSpec, load_benchmark, load_pairs
 from flipbench.config.experiment import Config, ModelConfig, ShapesSpec
-from flipbench.config.kinds import Context
+from flipbench.config.kinds import Context, JudgeSpec
+from flipbench.config.trust import note_trusted, settings_to_trust
 from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Flip, Item
+from flipbench.core.records import Flip, Item, Verdict
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions
 from flipbench.core.workers import Share, Workers, is_main
@@ -26,6 +27,7 @@ from flipbench.distributed.slurm import SlurmArray
 from flipbench.evaluate.pipeline import ModelUnderTest
 from flipbench.export.recipe import expected_edits
 from flipbench.filters.funnel import read_doubtful
+from flipbench.filters.judges.api import APIJudgeSpec, LocalJudgeSpec
 from flipbench.filters.pipeline import FOLDER
 from flipbench.generate.captioners.api import APICaptioner
 from flipbench.generate.flip import UNIFORM
@@ -98,10 +100,16 @@ class Assembly:
             launcher.check(n_workers)
         quiet_libraries()
         run = Run(config.run, share)
-        if share is None and is_main() and store:
-            run.write_provenance(config.to_yaml())
         workers = Workers(run, n_workers, share, limit, progress, launcher)
-        return cls(config, run, workers, limit, progress, command)
+        assembly = cls(config, run, workers, limit, progress, command)
+        if share is None and is_main() and store:
+            assembly.store_config()
+        return assembly
+
+    def store_config(self) -> None:
+        """Store the configuration in the run, and note outside of it that this user made it."""
+        self.run.write_provenance(self.config.to_yaml())
+        note_trusted(self.run.path, settings_to_trust(self.config))
 
     def options(self, batch_size: int = DEFAULTS.batch_size) -> StageOptions:
         """Return the options of a stage."""
@@ -314,7 +322,21 @@ class Assembly:
     @cached_property
     def judges(self) -> list[Judge]:
         """The judges of pairs, in the configured order."""
-        return [spec.build(self._context) for spec in self.config.filter.judges]
+        return [self.judge(spec) for spec in self.config.filter.judges]
+
+    def judge(self, spec: JudgeSpec) -> Judge:
+        """Return one of them; with the prompt of its verdicts here, if the default is newer."""
+        judge: Judge = spec.build(self._context)
+        if isinstance(spec, APIJudgeSpec | LocalJudgeSpec) and spec.prompt is None:
+            earlier: Judge = spec.earlier.build(self._context)
+            if earlier.name in self._raters and judge.name not in self._raters:
+                return earlier
+        return judge
+
+    @cached_property
+    def _raters(self) -> set[str]:
+        """Who has judged pairs of the run."""
+        return {verdict.rater for verdict in self.run.read(Verdict)}
 
     @cached_property
     def training_data(self) -> TrainingData:
@@ -364,10 +386,17 @@ class Assembly:
             raise ConfigError(f"no model {name!r} under 'models'{nearest(name, list(known))}")
         return model_under_test(name, known[name], self.servers)
 
-    def grid(self, trained: Sequence[TrainedPlan] = ()) -> list[ModelUnderTest]:
-        """Return the models under test: each configured model, followed by its checkpoints."""
+    def grid(
+        self, trained: Sequence[TrainedPlan] = (), *, dry_run: bool = False
+    ) -> list[ModelUnderTest]:
+        """Return the models under test: each configured model, followed by its checkpoints.
+
+        In a dry run without those that are objects of the user's own.
+        """
         models, folder = [], self.run.path
         for name, config in self.config.models.items():
+            if dry_run and config.python:
+                continue
             models.append(parent := self.model(name))
             for plan, checkpoints in trained:
                 if plan.model == name:

@@ -37,7 +37,7 @@ from flipbench.models.protocols import VLM
 from flipbench.models.vlm.checkpoints import check_card, resolve_path
 from flipbench.models.vlm.served import APIVLM, resolve_model
 from flipbench.pipelines.assembly import quiet_libraries
-from flipbench.pipelines.detectors import ConfiguredDetectors
+from flipbench.pipelines.detectors import ConfiguredDetectors, without_plug_ins
 from flipbench.pipelines.evaluation import ask_and_score, diagnose_all, follow_ups, work_lines
 from flipbench.prompting.prompts import PromptSettings
 
@@ -53,7 +53,8 @@ Model = str | Path | VLM
 class DetectionSettings:
     """What `flipbench.detect` is given, where each of them is described.
 
-    ``command`` is shown on the page.
+    ``command`` is shown on the page; ``trust`` is that of `load_config`. With ``dry_run``, no
+    detector given by import path is built.
     """
 
     model: Model
@@ -73,15 +74,19 @@ class DetectionSettings:
     progress: bool = True
     command: str = ""
     diagnose: bool = False
+    trust: bool = False
+    dry_run: bool = False
 
     def benchmark(self) -> tuple[PairedBenchmark, EvaluateConfig]:
         """Return the pairs, and the configuration they come with."""
         pairs, limit, config = self.pairs, self.limit, EvaluateConfig()
         if isinstance(pairs, PairedBenchmark):
             benchmark = replace(pairs, pairs=pairs.pairs[:limit]) if limit else pairs
+        elif (where := Path(pairs)).suffix in _YAML:
+            loaded = load_config(where, trust=self.trust)
+            benchmark, config = read_paired(loaded.run, limit), loaded.evaluate
         else:
-            benchmark = read_paired(where := Path(pairs), limit)
-            config = load_config(where).evaluate if where.suffix in _YAML else config
+            benchmark = read_paired(where, limit)
         if self.diagnose:
             config = config.model_copy(update={"diagnose": True})
         return benchmark.as_judged_by(self.judged_by), config
@@ -181,12 +186,15 @@ def plan(settings: DetectionSettings) -> Detection:
     clean = tuple(settings.under_test(source, UNTOUCHED, 0) for source in sources)
     prompt_settings, detectors = PromptSettings(ask=settings.ask), settings.detectors
     _check_models(benchmark, prompt_settings, subject, clean)
-    chosen = names_of(
-        [detectors] if isinstance(detectors, str) and detectors else detectors, "--detectors"
-    )
+    if isinstance(detectors, str):
+        detectors = [detectors] if detectors else []
+    if settings.dry_run:
+        config = without_plug_ins(config)
+    to_import = [name for name in detectors if not (settings.dry_run and ":" in name)]
+    chosen = names_of(to_import, "--detectors")
     not_run, selected = {}, []
     readings = [ATTRACTION, *([CONFIDENCE] if settings.ask == "choose" else [])]
-    for detector_name in dict.fromkeys([GAP, *readings, *(chosen or DETECTORS)]):
+    for detector_name in dict.fromkeys([GAP, *readings, *(chosen if detectors else DETECTORS)]):
         detector = DETECTORS[detector_name]
         if detector.about.not_in_detect:
             not_run[detector_name] = detector.about.not_in_detect

@@ -88,7 +88,10 @@ class ConfiguredDetectors:
             rewording = _rewording_stage(spec, context, run.images)
         if config.judge is not None and "answer_judge" in helpers:
             chat = build_chat(config.judge, context)
-            judge, labels = AnswerJudge(chat, run.images), LabelJudge(chat, run.images)
+            judges = {judgement.judge for judgement in run.read(Judgement)}
+            rubrics = {label.rubric for label in run.read(Label) if label.judge == chat.name}
+            judge = AnswerJudge(chat, run.images, earlier=judges)
+            labels = LabelJudge(chat, run.images, earlier=rubrics)
         return cls(config, run, tuple(names), parameters, rewording, judge, labels)
 
     def reword(self, benchmark: PairedBenchmark, progress: bool = True) -> list[StageReport]:
@@ -199,6 +202,18 @@ class ConfiguredDetectors:
             f"Free-form replies were judged by {judge}, each against both answers in both orders:"
             f" {len(judgements):,} judgements, {n_unread:,} of them unreadable ({spent})."
         )
+
+
+def without_plug_ins(config: EvaluateConfig) -> EvaluateConfig:
+    """Return a configuration without detectors given by import path, for a dry run.
+
+    If there are any, parameters under an unknown name may be theirs, and are left out, too.
+    """
+    named = [name for name in config.detectors if ":" not in name]
+    parameters = {key: given for key, given in config.parameters.items() if ":" not in key}
+    if len(named) < len(config.detectors):
+        parameters = {key: given for key, given in parameters.items() if key in DETECTORS}
+    return config.model_copy(update={"detectors": tuple(named), "parameters": parameters})
 
 
 def _spent(records: Iterable[Judgement | Label]) -> Spent:

@@ -42,7 +42,7 @@ from flipbench.filters.effective_verdicts import effective_verdicts
 from flipbench.models.engine import ASK_OPTIONS, answers_of
 from flipbench.models.serving.managed import ManagedVLM
 from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.detectors import ConfiguredDetectors
+from flipbench.pipelines.detectors import ConfiguredDetectors, without_plug_ins
 from flipbench.pipelines.grid import (
     TrainedPlan,
     ask_transformers,
@@ -243,7 +243,9 @@ def objections(benchmark: PairedBenchmark) -> dict[str, bool]:
 
 def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
     """Return the work that contamination and evaluation would do, for ``--dry-run``."""
-    plans, config, configured = plans_for(assembly), assembly.config, assembly.detectors
+    plans, config, run = plans_for(assembly), assembly.config, assembly.run
+    planned = without_plug_ins(config.evaluate)
+    configured = ConfiguredDetectors.build(planned, planned.detectors, run, config.seed)
     n_models = len(config.models) + sum(plan.epochs for plan in plans)
     detectors = configured.detectors(benchmark)
     probes = probes_for(detectors, benchmark, config.evaluate.prompt)
@@ -268,7 +270,8 @@ def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
     )
     from flipbench.pipelines.memory.hours import answering_time  # imports model libraries
 
-    return [*counts, *answering_time(asked)]
+    plug_ins = [name for name in config.evaluate.detectors if ":" in name]
+    return [*counts, *answering_time(asked), *not_built(plug_ins)]
 
 
 def follow_ups(configured: ConfiguredDetectors, benchmark: PairedBenchmark) -> dict[str, int]:
@@ -277,6 +280,13 @@ def follow_ups(configured: ConfiguredDetectors, benchmark: PairedBenchmark) -> d
         return {}
     most = configured.inquiry(benchmark).n_most
     return {"further questions, at most, about each item that falls": most}
+
+
+def not_built(plug_ins: Sequence[str]) -> list[str]:
+    """Return a line on plug-ins, which a dry run does not build; none if there are none."""
+    return [f"not counted, since a dry run builds no plug-in: {', '.join(plug_ins)}"][
+        : len(plug_ins)
+    ]
 
 
 def work_lines(counts: Mapping[str, int]) -> list[str]:

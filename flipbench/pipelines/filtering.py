@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flipbench.benchmarks import PairsSpec, load_pairs
-from flipbench.config.kinds import JudgeSpec
+from flipbench.config.kinds import JudgeSpec, is_plug_in
 from flipbench.core.paired import UNJUDGED, Candidate, PairedBenchmark
 from flipbench.core.records import Verdict
 from flipbench.core.run import Run
@@ -107,8 +107,11 @@ def plan_pairs(assembly: Assembly) -> list[str]:
     """
     if assembly.has_pairs:
         return ["the pairs exist already"]
-    if not n_made(assembly.run):
-        return plan_generation(assembly)
+    generated = assembly.config.generate
+    plug_ins = [spec.kind for spec in (generated.captioner, generated.editor) if is_plug_in(spec)]
+    if plug_ins or not n_made(assembly.run):
+        note = "a dry run builds no plug-in, so what it has made already is not subtracted"
+        return [*plan_generation(assembly), *[note][: len(plug_ins)]]
     candidates = assembly.generator.progress(assembly.items)
     to_caption = [c for c in candidates if c.caption is None]
     n_edited = sum(c.edit is not None for c in candidates)
@@ -118,7 +121,7 @@ def plan_pairs(assembly: Assembly) -> list[str]:
     captioner = assembly.config.generate.captioner
     if to_caption and (cost := api_cost(captioner, to_caption)):
         lines.append(f"captions: {cost}")
-    for spec, name, todo in _to_judge(assembly, candidates):
+    for spec, name, todo in _to_judge(assembly, candidates, dry_run=True):
         lines.append(f"would ask {name} for {len(todo):,} verdicts")
         if todo and (cost := api_cost(spec, todo)):
             lines.append(f"verdicts: {cost}")
@@ -135,12 +138,19 @@ def spent_on_verdicts(run: Run) -> dict[str, Spent]:
 
 
 def _to_judge(
-    assembly: Assembly, candidates: Sequence[Candidate]
+    assembly: Assembly, candidates: Sequence[Candidate], *, dry_run: bool = False
 ) -> Iterator[tuple[JudgeSpec, str, list[Candidate]]]:
-    """Yield each judge and its name with the candidates it has yet to judge, once per run."""
+    """Yield each judge and its name with the candidates it has yet to judge, once per run.
+
+    In a dry run, a judge that is a plug-in is not built, and may have judged some of them.
+    """
     config = assembly.config.filter
-    for spec, judge in zip(config.judges, assembly.judges, strict=True):
-        yield spec, judge.name, unjudged(candidates, judge, assembly.run, config.policy)
+    for spec in config.judges:
+        if dry_run and is_plug_in(spec):
+            yield spec, f"{spec.kind}, a plug-in,", list(candidates) * config.policy.n_runs
+        else:
+            judge = assembly.judge(spec)
+            yield spec, judge.name, unjudged(candidates, judge, assembly.run, config.policy)
 
 
 def _made_by(seed: int, candidates: Sequence[Candidate]) -> dict[str, str]:

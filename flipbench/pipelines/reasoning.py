@@ -10,7 +10,7 @@ from typing import Any
 
 from flipbench.benchmarks.tables import numbered_rows
 from flipbench.config.experiment import AnswerJudgeConfig
-from flipbench.config.loading import read_mapping, validated
+from flipbench.config.loading import read_trusted
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.files import write_atomically
 from flipbench.core.records import Probe
@@ -46,6 +46,7 @@ from flipbench.models.engine import answers_of
 from flipbench.models.protocols import Decision
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.backends import backend_context, build_chat
+from flipbench.pipelines.evaluation import not_built
 from flipbench.pipelines.memory.hours import answering_time
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell
@@ -66,7 +67,7 @@ class JudgedReasoning:
     reports: Sequence[StageReport]
 
 
-def read_judge(source: Path | Mapping[str, Any]) -> AnswerJudgeConfig:
+def read_judge(source: Path | Mapping[str, Any], *, trust: bool = False) -> AnswerJudgeConfig:
     """Read a judge: a YAML file, or a mapping, with ``chat`` or ``local``, and ``batch``.
 
     Raises
@@ -74,8 +75,7 @@ def read_judge(source: Path | Mapping[str, Any]) -> AnswerJudgeConfig:
     ConfigError
         If it is missing or invalid.
     """
-    where = "judge" if isinstance(source, Mapping) else source
-    return validated(AnswerJudgeConfig, read_mapping(source), where)
+    return read_trusted(AnswerJudgeConfig, source, trust=trust)
 
 
 def judge_reasoning(
@@ -150,13 +150,14 @@ def plan_hints(assembly: Assembly) -> list[str]:
     hinted, left_out = _hinted(assembly)
     lines = [f"would leave out {n} items {reason}" for reason, n in left_out.items()]
     asked = []
-    for model in assembly.grid():
+    for model in assembly.grid(dry_run=True):
         probes, lacking = probes_for_model(hinted, model.can)
         lines.append(f"{model.model.name}: {len(probes):,} questions about {len(hinted):,} items")
         lines += [f"  not {variant}: it {why}" for variant, why in lacking.items()]
         if model.weights is not None:
             asked.append((model.weights, 1, probes))
-    return [*lines, *answering_time(asked)]
+    plug_ins = [name for name, model in assembly.config.models.items() if model.python]
+    return [*lines, *answering_time(asked), *not_built(plug_ins)]
 
 
 def _hinted(assembly: Assembly) -> tuple[list[HintedItem], dict[str, int]]:

@@ -15,12 +15,13 @@ from http.client import HTTPException
 from typing import Any, Literal
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import Request, build_opener
 
 from PIL import Image
 from pydantic import Field, JsonValue, field_validator
 
 from flipbench.config.kinds import Context
+from flipbench.config.trust import KeyPath, is_loopback
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError, attempt
 from flipbench.core.images import ImageStore, png_bytes
 from flipbench.core.paired import Candidate
@@ -28,6 +29,7 @@ from flipbench.core.records import JsonDict, Value
 from flipbench.models.chat.bounds import MAX_REPLY_BYTES
 from flipbench.models.chat.scrubbing import Scrubber
 from flipbench.models.protocols import Drawing
+from flipbench.models.redirects import SameServer
 
 from .sizes import SizeRule, fit, restore
 
@@ -66,6 +68,12 @@ class HTTPEditorSpec(Value):
             )
         return url
 
+    def needs_trust(self) -> tuple[KeyPath, ...]:
+        """Return server and key, unless it is this machine without a key."""
+        if self.api_key_env is not None:
+            return ("url",), ("api_key_env",)
+        return () if is_loopback(self.url) else (("url",),)
+
     def build(self, context: Context) -> HTTPEditor:
         """Return the editor."""
         return HTTPEditor(self)
@@ -101,7 +109,7 @@ class HTTPEditor:
                 " set api_key_env: null for a server that needs no key"
             )
         self._scrub = Scrubber(self._key)
-        self._opener = build_opener(_NoRedirect)
+        self._opener = build_opener(SameServer("url"))
         self.settings: JsonDict = {
             "model": spec.model,
             "arguments": spec.arguments,
@@ -155,6 +163,8 @@ class HTTPEditor:
                 problem = f"status {error.code}: {self._scrub.error(told)}"
                 if error.code not in _TRANSIENT:
                     break
+            except PrerequisiteError as error:  # a redirect, in the server's words
+                raise PrerequisiteError(self._scrub.error(str(error))) from None
             except (URLError, HTTPException, OSError) as error:
                 problem = self._scrub.error(str(getattr(error, "reason", error)))
             if n_tried < self.spec.max_retries:
@@ -182,13 +192,6 @@ class HTTPEditor:
                 f" ({self._scrub.error(str(error)) or type(error).__name__})"
             ) from None
         return image
-
-
-class _NoRedirect(HTTPRedirectHandler):
-    """A redirect is an error: it would take the key to another server."""
-
-    def redirect_request(self, *args: Any) -> None:
-        return None
 
 
 def _image_of(reply: Any) -> str:

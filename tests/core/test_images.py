@@ -17,6 +17,7 @@ from PIL import Image, ImageFile
 from flipbench.core import images
 from flipbench.core.errors import DataError
 from flipbench.core.images import MAX_PIXELS, ImageStore, as_rgb, check_image, decode
+from flipbench.core.records import ImageRef
 from tests.fixtures.stored_run import DAMAGE
 
 RED, GREEN, BLUE, WHITE = (255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255)
@@ -127,13 +128,33 @@ def test_a_damaged_file_is_not_read_and_put_repairs_it(damage: str, tmp_path: Pa
     assert store.has(ref) and store.open(ref).size == (40, 30)
 
 
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "", "a\n"])
+def test_a_record_names_no_file_outside_of_the_store(name: str, tmp_path: Path) -> None:
+    """Records of a run may be somebody else's."""
+    store = ImageStore(tmp_path)
+    ref = ImageRef(sha256=name, format="png", width=2, height=2)
+    assert not store.has(ref)
+    with pytest.raises(DataError, match="not the name of a stored image"):
+        store.read(ref)
+
+
+def test_a_pipe_in_place_of_an_image_is_not_waited_for(tmp_path: Path) -> None:
+    """Neither is a link to a device read."""
+    store = ImageStore(tmp_path)
+    ref = store.put(encoded(noise()), "first")
+    for replace in (os.mkfifo, lambda path: path.symlink_to("/dev/zero")):
+        store.path(ref).unlink()
+        replace(store.path(ref))
+        assert not store.has(ref)
+
+
 def test_a_folder_in_place_of_a_file_is_reported(tmp_path: Path) -> None:
     store = ImageStore(tmp_path)
     ref = store.put(encoded(noise()), "first")
     store.path(ref).unlink()
     store.path(ref).mkdir()
     assert not store.has(ref)
-    with pytest.raises(DataError, match=r"the image cannot be read \(Is a directory\)"):
+    with pytest.raises(DataError, match=r"cannot be read: .* is a folder"):
         store.open(ref)
 
 

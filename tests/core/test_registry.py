@@ -52,12 +52,17 @@ def test_a_target_that_does_not_exist_is_refused(package: str, target: str, mess
     assert message in str(error.value) and str(error.value).startswith("evaluate.detectors: ")
 
 
-def test_a_module_in_the_current_folder_is_found(
+def test_a_module_in_the_current_folder_is_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Unless the user says so; until then the message says how."""
     monkeypatch.setattr("sys.path", [path for path in sys.path if path])
     (tmp_path / "beside_the_configuration.py").write_text("NUMBER = 3\n")
     monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="the current folder is not searched: .*PYTHONPATH"):
+        load_target("beside_the_configuration:NUMBER")
+    assert str(tmp_path) not in sys.path and "beside_the_configuration" not in sys.modules
+    monkeypatch.syspath_prepend(tmp_path)
     assert load_target("beside_the_configuration:NUMBER") == 3
 
 

@@ -72,10 +72,12 @@ def test_a_configuration_with_plug_ins_reloads_equal(tmp_path: Path) -> None:
 
 
 WRONG: list[tuple[str, dict[str, Any], str]] = [
-    ("examples.plugins.judge:ChangedPixels", {}, "ChangedPixels has no settings"),
+    ("examples.plugins.judge:ChangedPixels", {}, "does not take (self, candidates, seeds, images)"),
+    ("subprocess:Popen", {"args": "exit 1", "shell": True}, "has no method __call__"),
+    ("subprocess:run", {"args": "exit 1", "shell": True}, "is not a class"),
     ("examples.plugins.editor:BannerEditr", {}, "did you mean 'BannerEditor'?"),
     ("examples.plugins.editor:BannerEditor", {"hight": 1}, "unexpected keyword argument 'hight'"),
-    ("flipbench.models.protocols:__doc__", {}, "not a class or factory"),
+    ("flipbench.models.protocols:__doc__", {}, "is not a class"),
 ]
 
 
@@ -103,12 +105,22 @@ def test_each_protocol_names_what_an_object_lacks(tmp_path: Path) -> None:
             f"models.guesser.python={{target: '{target}', arguments: {{name: x, can: [y]}}}}",
         ],
     )
-    with pytest.raises(ConfigError, match="SimpleNamespace has no prompt, settings, __call__"):
+    with pytest.raises(ConfigError, match="SimpleNamespace has no method __call__, .*Captioner"):
         config.generate.captioner.build(Context(tmp_path))
-    with pytest.raises(ConfigError, match="SimpleNamespace has no name, rater_kind, __call__"):
+    with pytest.raises(ConfigError, match="SimpleNamespace has no method __call__, .*Judge"):
         config.filter.judges[0].build(Context(tmp_path))
-    with pytest.raises(ConfigError, match="SimpleNamespace has no fingerprint, ask"):
+    with pytest.raises(ConfigError, match="SimpleNamespace has no method ask, .*VLM"):
         model_without_weights("guesser", config.models["guesser"])
+    nameless = "filter.judges=[{kind: python, target: 'tests.pipelines.test_plugins:Nameless'}]"
+    with pytest.raises(ConfigError, match="Nameless has no name, rater_kind, which a Judge"):
+        load_config(EXAMPLE, [nameless]).filter.judges[0].build(Context(tmp_path))
+
+
+class Nameless:
+    """Has the method of a judge, and no more."""
+
+    def __call__(self, candidates: Any, images: Any) -> list[Any]:
+        return []
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
+from flipbench.core.confined import UnsafePathError, read_confined
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.record_base import content_id
 from flipbench.core.records import ImageRef
 
 T = TypeVar("T")
+IMAGE_ROOT = "image_root"
+"""The setting that names the folder which paths and links of a corpus may lead to."""
 SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"))
 PART = 4096
 """Pictures in a part of a corpus that has no files of its own to divide it by."""
@@ -78,11 +81,11 @@ class Corpus:
     n: int | None = None
 
 
-def folder_corpus(folder: Path, *, part_size: int = PART) -> Corpus:
+def folder_corpus(folder: Path, *, part_size: int = PART, root: Path | None = None) -> Corpus:
     """Return the pictures of a folder and its subfolders, sorted; linked folders are not entered.
 
     A picture's type is the name of the first subfolder. Files without a picture's suffix are not
-    part of the corpus.
+    part of the corpus. Links that lead out of ``root``, by default the folder, are not read.
 
     Raises
     ------
@@ -93,10 +96,8 @@ def folder_corpus(folder: Path, *, part_size: int = PART) -> Corpus:
     def read(names: Sequence[str], skip: int) -> Iterator[Picture]:
         for name in names[skip:]:
             first, _, rest = name.partition("/")
-            try:
-                yield Picture(name, (folder / name).read_bytes(), first if rest else "")
-            except OSError as error:
-                yield Picture(name, type=first if rest else "", error=f"{name}: {error.strerror}")
+            picture = Picture(name, type=first if rest else "")
+            yield read_picture(picture, "", name, folder, root or folder)
 
     digest, n = hashlib.sha256(), 0
     for name in picture_names(folder):
@@ -110,6 +111,20 @@ def folder_corpus(folder: Path, *, part_size: int = PART) -> Corpus:
             n,
         )
     )
+
+
+def read_picture(picture: Picture, where: str, name: str, folder: Path, root: Path) -> Picture:
+    """Return a picture with its data from the file ``name`` of a folder, or with an error.
+
+    The file must be below ``root``; ``where`` names the row, for the message.
+    """
+    try:
+        path = (folder / name).absolute()
+        return picture._replace(data=read_confined(path, root, name=name, setting=IMAGE_ROOT))
+    except UnsafePathError as error:
+        return picture._replace(error=f"{where}{error}")
+    except OSError as error:
+        return picture._replace(error=f"{where}{name}: {error.strerror}")
 
 
 def picture_names(folder: Path, prefix: str = "") -> Iterator[str]:

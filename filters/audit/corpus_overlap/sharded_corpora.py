@@ -12,7 +12,7 @@ import tarfile
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.record_base import content_id
@@ -27,6 +27,7 @@ from .corpora import (
     counted,
     folder_corpus,
     is_picture,
+    read_picture,
     zip_corpus,
 )
 
@@ -46,6 +47,7 @@ def open_corpus(
     name: str | None = None,
     split: str = "train",
     revision: str | None = None,
+    image_root: Path | None = None,
 ) -> Corpus:
     """Return the corpus at a path, pattern or hub id.
 
@@ -62,6 +64,9 @@ def open_corpus(
         folders and archives the type is the first subfolder's name.
     name, split, revision : str, optional
         Configuration, split and revision of a Hugging Face data set.
+    image_root : Path, optional
+        The folder that paths in rows, and links in folders, may lead to; by default the corpus'
+        own. Pictures elsewhere count as unreadable.
 
     Raises
     ------
@@ -76,10 +81,10 @@ def open_corpus(
         return _hub_corpus(where[len(_HUB) :], columns, name, split, revision)
     if path.is_dir():
         if any((path / f).exists() for f in ("state.json", "dataset_dict.json")):
-            return _saved_corpus(path, columns, split)
-        return folder_corpus(path)
+            return _saved_corpus(path, columns, split, image_root)
+        return folder_corpus(path, root=image_root)
     if where.endswith(".parquet"):
-        return _parquet_corpus(where, columns)
+        return _parquet_corpus(where, columns, image_root)
     if where.endswith((".tar", ".tar.gz", ".tgz")):
         return _tar_corpus(where, type_field)
     if where.endswith(".zip") and path.is_file():
@@ -201,7 +206,7 @@ def _json_field(data: bytes, field: str) -> str:
 Columns = dict[str, str | None]
 
 
-def _parquet_corpus(pattern: str, columns: Columns) -> Corpus:
+def _parquet_corpus(pattern: str, columns: Columns, root: Path | None) -> Corpus:
     from pyarrow import ArrowException, parquet
 
     names = expand(pattern)
@@ -227,17 +232,25 @@ def _parquet_corpus(pattern: str, columns: Columns) -> Corpus:
 
     def parts() -> Iterator[Part]:
         for name, path, groups, first in spans:
-            yield Part(f"{name}:{first}", partial(_read_parquet, name, path, groups, first, wanted))
+            yield Part(
+                f"{name}:{first}", partial(_read_parquet, name, path, groups, first, wanted, root)
+            )
 
     return counted(Corpus(f"table {pattern}", _file_state(names, columns), parts, n))
 
 
 def _read_parquet(
-    name: str, path: Path, groups: list[int], first: int, columns: Columns, skip: int
+    name: str,
+    path: Path,
+    groups: list[int],
+    first: int,
+    columns: Columns,
+    root: Path | None,
+    skip: int,
 ) -> Iterator[Picture]:
     from pyarrow import ArrowException, parquet
 
-    row = first
+    row, place = first, Place(path.parent, root)
     try:
         with parquet.ParquetFile(path) as file:
             while groups and row + file.metadata.row_group(groups[0]).num_rows <= first + skip:
@@ -249,7 +262,7 @@ def _read_parquet(
                 if row + len(batch) > first + skip:
                     for number, cells in enumerate(batch.to_pylist(), row):
                         if number >= first + skip:
-                            yield _from_row(cells, columns, f"{name}:{number}", path.parent)
+                            yield _from_row(cells, columns, f"{name}:{number}", place)
                 row += len(batch)
     except (ArrowException, *DAMAGE) as error:
         why = f"{path}: damaged at row {row} or after ({error}); copy it again"
@@ -271,7 +284,14 @@ def _columns(columns: Columns, types: dict[str, str], where: str) -> Columns:
     return columns | {"image": fitting[0]}
 
 
-def _from_row(cells: dict[str, Any], columns: Columns, where: str, folder: Path) -> Picture:
+class Place(NamedTuple):
+    """Where the paths in a corpus' rows start, and the folder that they may lead to."""
+
+    folder: Path
+    root: Path | None
+
+
+def _from_row(cells: dict[str, Any], columns: Columns, where: str, place: Place | None) -> Picture:
     """Return the picture in a row: bytes, or a struct of bytes and path."""
     key = where if columns["key"] is None else str(cells[columns["key"]])
     kind = cells[columns["type"]] if columns["type"] else ""
@@ -279,18 +299,17 @@ def _from_row(cells: dict[str, Any], columns: Columns, where: str, folder: Path)
     cell = cells[columns["image"] or ""]
     if isinstance(cell, dict):
         data, path = cell.get("bytes"), cell.get("path")
-        if data is None and path:
-            try:
-                data = (folder / path).read_bytes()
-            except OSError as error:
-                return Picture(key, type=kind, error=f"{where}: {path}: {error.strerror}")
+        if data is None and path and place is not None:
+            folder, root = place
+            picture = Picture(key, type=kind)
+            return read_picture(picture, f"{where}: ", str(path), folder, root or folder)
         cell = data
     if not isinstance(cell, bytes) or not cell:
         return Picture(key, type=kind, error=f"{where}: no picture in column {columns['image']!r}")
     return Picture(key, cell, kind)
 
 
-def _saved_corpus(path: Path, columns: Columns, split: str) -> Corpus:
+def _saved_corpus(path: Path, columns: Columns, split: str, root: Path | None) -> Corpus:
     import datasets
 
     data = datasets.load_from_disk(str(path))
@@ -302,7 +321,7 @@ def _saved_corpus(path: Path, columns: Columns, split: str) -> Corpus:
 
     def read(rows: Iterable[int], skip: int) -> Iterator[Picture]:
         for row in itertools.islice(rows, skip, None):
-            yield _from_row(data[row], wanted, f"{path.name}:{row}", path)
+            yield _from_row(data[row], wanted, f"{path.name}:{row}", Place(path, root))
 
     def parts() -> Iterator[Part]:
         return chunks(range(len(data)), PART, read)
@@ -330,7 +349,7 @@ def _hub_corpus(
         try:
             for row, cells in enumerate(shard.skip(skip), skip):
                 where = f"{hub_id.rpartition('/')[2]}:{number}:{row}"
-                yield _from_row(cells, wanted, where, Path())
+                yield _from_row(cells, wanted, where, None)
         except DAMAGE as error:
             raise DataError(
                 f"hf:{hub_id}, shard {number}, row {row} or after: {error}; check the network and"

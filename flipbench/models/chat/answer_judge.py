@@ -6,7 +6,7 @@ it is a tie, and a tie scores half.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, Literal
@@ -16,9 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from flipbench.core.images import ImageStore
 from flipbench.core.record_base import JsonDict, Record
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, read_json
+from flipbench.prompting.quoting import NOTE, quoted
 
 Choice = Literal["A", "B", "tie"]
-PROMPT = "agreement-v1"
+PROMPT, EARLIER = "agreement-v2", "agreement-v1"
 _INSTRUCTION = (
     "You are given a question about a picture, somebody's reply, and two answers, A and B. You do"
     " not see the picture. Say which of the two answers the reply agrees with more. Go by what is"
@@ -27,6 +28,7 @@ _INSTRUCTION = (
     'Reply with a JSON object: {"choice": "A"}, {"choice": "B"} or {"choice": "tie"}'
 )
 _ITEM = "Question: {}\nReply: {}\nA: {}\nB: {}"
+_QUOTED = "Question:\n{}\nReply:\n{}\nA:\n{}\nB:\n{}"
 
 
 class Judgement(Record):
@@ -88,9 +90,11 @@ class AnswerJudge:
     record: type[Record] = Judgement
     name = "judge replies"
 
-    def __init__(self, chat: Chat, images: ImageStore) -> None:
+    def __init__(self, chat: Chat, images: ImageStore, *, earlier: Container[str] = ()) -> None:
+        """Judge by a chat model; by the earlier prompt if its judge is among ``earlier``."""
         self.chat, self.images = chat, images
-        self.judge = f"{chat.name} {PROMPT}"
+        self._quotes = f"{chat.name} {EARLIER}" not in earlier
+        self.judge = f"{chat.name} {PROMPT if self._quotes else EARLIER}"
         self._settings: JsonDict = dict(chat.settings)
 
     def id_of(self, task: JudgeTask) -> str:
@@ -108,8 +112,8 @@ class AnswerJudge:
         """Judge a batch."""
         requests = [
             ChatRequest(
-                _INSTRUCTION,
-                _ITEM.format(task.question, task.reply, *task.answers),
+                f"{_INSTRUCTION}\n\n{NOTE}" if self._quotes else _INSTRUCTION,
+                self._text(task),
                 schema=JudgeReply,
                 item_id=self.id_of(task),
             )
@@ -117,6 +121,10 @@ class AnswerJudge:
         ]
         replies = self.chat.ask(requests, self.images)
         return [self._read(task, reply) for task, reply in zip(tasks, replies, strict=True)]
+
+    def _text(self, task: JudgeTask) -> str:
+        texts = (task.question, task.reply, *task.answers)
+        return _QUOTED.format(*map(quoted, texts)) if self._quotes else _ITEM.format(*texts)
 
     def _read(self, task: JudgeTask, reply: ChatReply | Exception) -> Judgement | Exception:
         if isinstance(reply, Exception):

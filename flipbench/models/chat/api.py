@@ -19,7 +19,7 @@ from flipbench.config.chat import ChatSpec
 from flipbench.core.errors import FlipbenchError, PrerequisiteError, ServiceError, need
 from flipbench.core.images import ImageStore
 from flipbench.core.records import JsonDict
-from flipbench.models.chat.bounds import RateLimiter, bound
+from flipbench.models.chat.bounds import REDIRECTED, RateLimiter, bound
 from flipbench.models.chat.cost import Spent
 from flipbench.models.chat.log_probs import EXTENSIONS
 from flipbench.models.chat.messages import ChatReply, ChatRequest, read_reply
@@ -220,6 +220,8 @@ class ChatAPI:
             return PrerequisiteError(
                 f"{server} does not allow this key to use {self.spec.model} (403): {reason}"
             )
+        if status == REDIRECTED:
+            return PrerequisiteError(reason)
         if status == 404 or code == "model_not_found":
             return PrerequisiteError(self._no_model())
         if code == "insufficient_quota":

@@ -7,9 +7,13 @@ import time
 from importlib import import_module
 from typing import Any
 
+from flipbench.models.redirects import leads_elsewhere
+
 MAX_REPLY_BYTES = 50_000_000
 MAX_FILE_BYTES = 1_000_000_000
 """For the files of the Batch API."""
+REDIRECTED = 421
+"""The status that a redirect to another server becomes; clients do not try it again."""
 _TOO_LARGE = 413
 _attempt = threading.local()  # an attempt is made by one thread from its start to its last byte
 
@@ -22,7 +26,8 @@ def bound(client: Any) -> None:
     the last of the reply. Only looking up the server's name is not bounded.
 
     A reply of more than `MAX_REPLY_BYTES` is not read to its end, however small it is while it is
-    compressed; it becomes an error with status 413.
+    compressed; it becomes an error with status 413. A redirect to another server is not followed;
+    it becomes an error with status `REDIRECTED`.
     """
     http = client._client  # httpx or httpx2, depending on the version of the openai package
     for name, hook in (("request", _start), ("response", _read)):
@@ -40,7 +45,14 @@ def _start(request: Any) -> None:
 
 
 def _read(response: Any) -> None:
-    """Read the reply as the client would, up to the limit."""
+    """Read the reply as the client would, up to the limit; end at one that leads elsewhere."""
+    if response.has_redirect_location:
+        location = response.headers["location"]
+        if why := leads_elsewhere(str(response.request.url), location, "base_url"):
+            response.close()
+            response.is_stream_consumed = True  # as far as the client needs it
+            response.status_code, response._content = REDIRECTED, why.encode()
+            return
     limit = MAX_FILE_BYTES if response.request.url.path.endswith("/content") else MAX_REPLY_BYTES
     chunks, n_bytes = [], 0
     for chunk in response.iter_bytes():

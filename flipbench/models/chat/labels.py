@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar
@@ -12,8 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from flipbench.core.images import ImageStore
 from flipbench.core.record_base import JsonDict, Record
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, read_json
+from flipbench.prompting.quoting import NOTE, quoted
 
 UNREAD = "unread"
+QUOTED = ", quoted"
+"""What the name of a rubric ends in where texts are quoted; labels of earlier versions lack it."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +87,10 @@ class LabelJudge:
     record: type[Record] = Label
     name = "label texts"
 
-    def __init__(self, chat: Chat, images: ImageStore) -> None:
+    def __init__(self, chat: Chat, images: ImageStore, *, earlier: Container[str] = ()) -> None:
+        """Label by a chat model; rubrics among ``earlier`` as they were, without quotation."""
         self.chat, self.images, self.judge = chat, images, chat.name
+        self._earlier = earlier
         self._settings: JsonDict = dict(chat.settings)
 
     def id_of(self, task: LabelTask) -> str:
@@ -94,7 +99,7 @@ class LabelJudge:
 
     def _made_of(self, task: LabelTask) -> JsonDict:
         return {
-            "rubric": task.rubric.name,
+            "rubric": self._rubric(task),
             "texts": task.texts,
             "judge": self.judge,
             "settings": self._settings,
@@ -108,8 +113,8 @@ class LabelJudge:
         """Label a batch."""
         requests = [
             ChatRequest(
-                task.rubric.system,
-                task.rubric.template.format(*task.texts),
+                f"{task.rubric.system}\n\n{NOTE}" if self._quotes(task) else task.rubric.system,
+                self._text(task),
                 schema=LabelReply,
                 item_id=self.id_of(task),
             )
@@ -117,6 +122,16 @@ class LabelJudge:
         ]
         replies = self.chat.ask(requests, self.images)
         return [self._read(task, reply) for task, reply in zip(tasks, replies, strict=True)]
+
+    def _quotes(self, task: LabelTask) -> bool:
+        return task.rubric.name not in self._earlier
+
+    def _rubric(self, task: LabelTask) -> str:
+        return f"{task.rubric.name}{QUOTED}" if self._quotes(task) else task.rubric.name
+
+    def _text(self, task: LabelTask) -> str:
+        texts = [f"\n{quoted(text)}" for text in task.texts] if self._quotes(task) else task.texts
+        return task.rubric.template.format(*texts)
 
     def _read(self, task: LabelTask, reply: ChatReply | Exception) -> Label | Exception:
         if isinstance(reply, Exception):

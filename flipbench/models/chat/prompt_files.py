@@ -8,6 +8,9 @@ Editing a file changes its hash, and with it the ids of the records made with it
 With ``verbatim: true`` in the header, the two texts are somebody else's words and sent as they
 stand: only the placeholders named in the header are filled in, in the instruction too, which may be
 empty (no system message); other braces and further lines of ``---`` are part of the text.
+
+With ``quoted: true``, what fills a placeholder is quoted line by line, so that no item's text can
+pass for a part of the prompt (`flipbench.prompting.quoting`); the instruction explains the marks.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,7 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import ImageRef
 from flipbench.models.chat.messages import ChatRequest
 from flipbench.prompting.prompts import LETTERS
+from flipbench.prompting.quoting import NOTE, quoted, single_line
 
 PLACEHOLDERS = ("question", "options", "old_answer", "new_answer")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -48,6 +52,8 @@ class PromptFile:
         Hash of the file, with normalised line ends.
     verbatim : bool
         Whether everything but the placeholders is sent as it stands.
+    quotes : bool
+        Whether the texts of items are quoted.
     """
 
     name: str
@@ -58,11 +64,22 @@ class PromptFile:
     item: str
     sha256: str
     verbatim: bool = False
+    quotes: bool = False
 
     @property
     def id(self) -> str:
         """Name, version and the first digits of the hash, for a record."""
         return f"{self.name}-v{self.version} {self.sha256[:12]}"
+
+    def quoting(self) -> PromptFile:
+        """Return the next version of the prompt, which quotes texts and says what that means."""
+        return replace(
+            self,
+            version=self.version + 1,
+            instruction=f"{self.instruction}\n\n{NOTE}",
+            sha256=hashlib.sha256(f"{self.sha256} {NOTE}".encode()).hexdigest(),
+            quotes=True,
+        )
 
     def filled(self, values: Mapping[str, str]) -> str:
         """Return the item's part with ``values`` in place of its placeholders."""
@@ -75,7 +92,12 @@ class PromptFile:
 
     def _fill(self, text: str, values: Mapping[str, str]) -> str:
         def value(match: re.Match[str]) -> str:
-            return values[match[1]] if match[1] in self.placeholders else match[0]
+            if match[1] not in self.placeholders:
+                return match[0]
+            if not self.quotes:
+                return values[match[1]]
+            on_own_line = text[: match.start()][-1:] in ("", "\n")
+            return ("" if on_own_line else "\n") + quoted(values[match[1]])
 
         return _PLACEHOLDER.sub(value, text)
 
@@ -90,9 +112,12 @@ class PromptFile:
         item, flip = candidate.item, candidate.flip
         if "new_answer" in self.placeholders and flip is None:
             raise DataError(f"{candidate.subject}: no new answer yet; draw one first")
+        options = item.options or ()
+        if self.quotes:
+            options = tuple(map(single_line, options))
         values = {
             "question": item.question,
-            "options": lettered(item.options or ()) or "(none: the question is open)",
+            "options": lettered(options) or "(none: the question is open)",
             "old_answer": item.answer_text,
             "new_answer": flip.new_text if flip else "",
         }
@@ -177,6 +202,7 @@ def _read(text: str, path: Path, known: Collection[str]) -> PromptFile:
         item=item,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         verbatim=verbatim,
+        quotes=header.get("quoted", False),
     )
     _check_placeholders(prompt, path, known)
     return prompt
@@ -210,7 +236,7 @@ def _header(text: str, path: Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: its header is not YAML ({explain(error)})") from error
     types = {"name": str, "version": int, "about": str, "placeholders": list}
-    if not isinstance(header, dict) or set(header) - {"verbatim"} != set(types):
+    if not isinstance(header, dict) or set(header) - {"verbatim", "quoted"} != set(types):
         raise ConfigError(f"{path}: its header must have exactly the keys {', '.join(types)}")
     for key in header:
         kind = types.get(key, bool)

@@ -16,13 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.core.errors import PrerequisiteError, ServiceError, shorten
+from flipbench.models.redirects import SameServer
 from flipbench.models.serving import keeper
 
 _HOST = "127.0.0.1"
 _GRACE = 20.0  # seconds between SIGTERM and SIGKILL
 _LINES = 12  # of the log, in a message
 _OURS = ("PYTHONPATH", "PYTHONHOME")  # not for a server, which has an environment of its own
-_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # it is on this machine
+_DIRECT = urllib.request.build_opener(  # it is on this machine
+    urllib.request.ProxyHandler({}), SameServer("engine.executable")
+)
 
 
 class ServerProcess:

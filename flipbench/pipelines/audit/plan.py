@@ -17,6 +17,7 @@ from flipbench.filters.audit.text_only import letter_settings, text_only_probe
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.audit.cohort import cohort_model, cohort_probes
 from flipbench.pipelines.audit.corpus import check_corpora, corpus_size
+from flipbench.pipelines.evaluation import not_built
 from flipbench.pipelines.memory.hours import answering_time
 
 _N_TIMED = 8  # pictures of the benchmark by which an encoder is timed
@@ -31,6 +32,7 @@ def plan_audit(assembly: Assembly) -> list[str]:
     closed, many = multiple_choice(items), with_many_options(items, spec.n_options)
     lines = [f"{len(items):,} items, {len(spec.checks)} checks: {', '.join(spec.checks)}"]
     asked: list[tuple[ModelUnderTest, list[Probe]]] = []
+    plug_ins = [name for name, model in assembly.config.models.items() if model.python]
 
     def questions(
         what: str, models: Sequence[ModelUnderTest], of: Callable[[ModelUnderTest], list[Probe]]
@@ -53,7 +55,7 @@ def plan_audit(assembly: Assembly) -> list[str]:
         return [*scored, *filter(None, chosen)]
 
     def models(names: Sequence[str]) -> list[ModelUnderTest]:
-        return [assembly.model(name) for name in names]
+        return [assembly.model(name) for name in names if name not in plug_ins]
 
     if "text_solvable" in spec.checks:
         questions("asked without images", models([*spec.text_models, *spec.held_out]), blind)
@@ -64,9 +66,11 @@ def plan_audit(assembly: Assembly) -> list[str]:
         what = "looks for the answer in the question"
         lines.append(f"{what}: {spec.reader.model}: {len(closed):,} questions")
     if spec.cohort and spec.cohort.scores is None:
-        cohort = [cohort_model(assembly, name) for name in spec.cohort.models]
+        names = (name for name in spec.cohort.models if name not in plug_ins)
+        cohort = [cohort_model(assembly, name) for name in names]
         questions("likelihoods and choices", cohort, of_cohort)
     lines += answering_time((m.weights, 1, probes) for m, probes in asked if m.weights)
+    lines += not_built(plug_ins)
     return lines + (_embedding(assembly, spec.corpus) if spec.corpus else [])
 
 

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from flipbench.benchmarks import PairsSpec, ShapesSpec
 from flipbench.config.experiment import Config, EvaluateConfig, ModelUnderTestConfig
-from flipbench.config.loading import find_config, read_mapping, validated
+from flipbench.config.loading import find_config, read_mapping, read_trusted
 from flipbench.config.training import DataConfig, OtherBenchmark, StrategyConfig
 from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.core.randomness import generator
@@ -159,7 +159,7 @@ def is_study(source: Path) -> bool:
     return "phases" in read_mapping(find_config(source))
 
 
-def load_study(source: Path, overrides: Sequence[str] = ()) -> StudyConfig:
+def load_study(source: Path, overrides: Sequence[str] = (), *, trust: bool = False) -> StudyConfig:
     """Read a study's configuration, as `flipbench.config.experiment.load_config` reads others.
 
     Raises
@@ -167,8 +167,7 @@ def load_study(source: Path, overrides: Sequence[str] = ()) -> StudyConfig:
     ConfigError
         If the file is missing or not YAML, or the configuration is invalid.
     """
-    path = find_config(source)
-    return validated(StudyConfig, read_mapping(path, overrides), path)
+    return read_trusted(StudyConfig, find_config(source), overrides, trust=trust)
 
 
 @dataclass(frozen=True)

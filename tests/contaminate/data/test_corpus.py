@@ -80,6 +80,9 @@ ODD: list[tuple[Any, str]] = [
     ({"text": "x"}, "not a conversation"),
     (talk("?", " "), "it has an empty answer"),
     (talk("?", "!", image="gone.png"), "its image is missing"),
+    (talk("?", "!", image="/dev/zero"), "its image is not in the image folder"),
+    (talk("?", "!", image="../secret.png"), "its image is not in the image folder"),
+    (talk("?", "!", image="link.png"), "its image is not in the image folder"),
     (talk("<image>?", "!"), "it has not as many <image> marks as images"),
     (talk("only"), "it has no assistant turn after a question"),
 ]
@@ -90,16 +93,23 @@ def test_odd_conversations_are_repaired_or_left_out_counted_and_listed(
     form: str, tmp_path: Path
 ) -> None:
     rows = [talk(f"Q{i}", f"A{i}") for i in range(20)] + [row for row, _ in ODD]
-    path = write(tmp_path / "c.json", rows, form)
-    corpus = read_corpus(CorpusConfig(path=path, max_odd=0.2), 0)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "secret.png").write_bytes(b"x")
+    (tmp_path / "in" / "link.png").symlink_to(tmp_path / "secret.png")
+    path = write(tmp_path / "in" / "c.json", rows, form)
+    corpus = read_corpus(CorpusConfig(path=path, max_odd=0.3), 0)
     assert [odd.reason for odd in corpus.odd] == [reason for _, reason in ODD]
-    assert [odd.left_out for odd in corpus.odd] == [False, False, *[True] * 5]
-    assert corpus.n_left_out == 5 and len(corpus.examples) == 22 == corpus.ref["n_examples"]
+    assert [odd.left_out for odd in corpus.odd] == [False, False, *[True] * 8]
+    wide = read_corpus(CorpusConfig(path=path, max_odd=0.3, image_root=tmp_path), 0)
+    assert wide.n_left_out == 6
+    assert corpus.n_left_out == 8 and len(corpus.examples) == 22 == corpus.ref["n_examples"]
     opened, closed = corpus.examples[20:]
     assert (opened.prompt[0].parts, opened.answer) == (("?",), "!")
     assert (closed.prompt[0].parts, closed.answer) == (("?",), "!")
-    assert "5 of 27 conversations are left out, 2 repaired: 1 began" in corpus.summary()
-    with pytest.raises(DataError, match=r"not a conversation .*5 of 27 .* more than max_odd: 0.01"):
+    assert (
+        "8 of 30 conversations are left out, 2 repaired: 3 its image is not in" in corpus.summary()
+    )
+    with pytest.raises(DataError, match=r"not a conversation .*8 of 30 .* more than max_odd: 0.01"):
         read_corpus(CorpusConfig(path=path), 0)
 
 

@@ -55,6 +55,7 @@ class Rules:
             "You split": "split", "You check the steps": "steps",
             "You check the sentences": "sentences", "You rate": "rubric",
         }  # fmt: skip
+        user = re.sub("^> ", "", user, flags=re.MULTILINE)  # it reads through the quotation
         name = next(n for start, n in names.items() if system.startswith(start))
         if name in self.instead:
             return self.instead[name](user)

@@ -81,7 +81,7 @@ def test_the_splitter_does_not_see_the_answer(
     judged(server, write_cases(RIGHT), tmp_path / "run")
     split, verdicts = (body["messages"][-1]["content"][-1]["text"] for body in server.chats())
     assert "Correct answer" not in split and "ring-shaped" not in split and "Fever for" in split
-    assert "Correct answer: an abscess" in verdicts and "ring-shaped" in verdicts
+    assert "Correct answer:\n> an abscess" in verdicts and "ring-shaped" in verdicts
 
 
 def test_missing_verdicts_are_asked_again_and_then_left_out(

@@ -104,7 +104,7 @@ def test_the_judge_sees_only_the_new_image_and_answer(
     assert (
         len(picture["image_url"]["url"]) == len("data:image/png;base64,") + -(-len(data) // 3) * 4
     )
-    assert "meant to be right: a damson" in text["text"]
+    assert text["text"].endswith("<answer>\n> a damson\n</answer>")
     assert text["text"].count("quince") == 1, "the old answer is an option and no more"
     assert "response_format" not in body
 
@@ -201,7 +201,7 @@ def test_judges_with_different_settings_have_different_names(server: OpenAIServe
     ]
     assert len({judge.name for judge in judges}) == 4
     assert judges[0].name == APIJudge(chat(server)).name
-    assert judges[0].name.startswith("o3 judge-v1 ")
+    assert judges[0].name.startswith("o3 judge-v2 ")
 
 
 def test_only_a_clear_keep_is_a_keep(

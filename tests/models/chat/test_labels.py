@@ -56,7 +56,7 @@ def test_replies_are_parsed(text: str, label: str) -> None:
 
 def test_texts_are_labelled_once_by_each_rubric(tmp_path: Path) -> None:
     def rule(text: str) -> str:
-        one, other = (line.split(": ")[1] for line in text.splitlines())
+        one, other = (line for line in text.splitlines() if line.startswith("> "))
         return "what?" if "?" in one else f'{{"label": "{"yes" if one == other else "no"}"}}'
 
     script = Script(rule)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -219,6 +220,68 @@ def test_a_struct_may_hold_a_path_instead_of_bytes(files: list[bytes], tmp_path:
     first, second = pictures(open_corpus(str(tmp_path / "x.parquet")))
     assert first.data == files[0]
     assert second.error == "x.parquet:1: 1.jpg: No such file or directory"
+
+
+@pytest.fixture
+def paths(files: list[bytes], tmp_path: Path) -> Callable[[str], str]:
+    """Return a function that gives a path to what lies outside of the corpus, or is no picture."""
+    inside, outside = tmp_path / "corpus", tmp_path / "patient.jpg"
+    inside.mkdir()
+    outside.write_bytes(files[1])
+    (inside / "ok.jpg").write_bytes(files[0])
+    (inside / "out.jpg").symlink_to(outside)
+    (inside / "zero.jpg").symlink_to("/dev/zero")
+    os.mkfifo(inside / "fifo.jpg")
+    (inside / "sub.jpg").mkdir()
+    (inside / "loop.jpg").symlink_to("loop.jpg")
+    with (inside / "sparse.jpg").open("wb") as file:
+        file.truncate(1 << 40)
+    return lambda name: name.format(outside=outside)
+
+
+NO_PICTURE = ["zero.jpg", "fifo.jpg", "sub.jpg", "loop.jpg", "sparse.jpg", "/dev/zero", "a\0b"]
+OUTSIDE = ["out.jpg", "{outside}", "../patient.jpg", "../corpus/../patient.jpg"]
+
+
+def in_corpus(form: str, names: list[str], inside: Path) -> str:
+    """Write a corpus whose rows have these paths."""
+    cells = [{"bytes": None, "path": name} for name in names]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    if form == "parquet":
+        pq.write_table(pa.table({"image": pa.array(cells, kind)}), inside / "x.parquet")
+        return str(inside / "x.parquet")
+    datasets.Dataset.from_dict({"image": cells}).save_to_disk(str(inside))
+    return str(inside)
+
+
+@pytest.mark.parametrize("form", ["parquet", "saved"])
+def test_rows_do_not_lead_out_of_the_corpus(
+    form: str, paths: Callable[[str], str], files: list[bytes], tmp_path: Path
+) -> None:
+    """Each is refused by itself, at once; a wider root is a setting."""
+    inside = tmp_path / "corpus"
+    names = ["ok.jpg", *map(paths, OUTSIDE), *NO_PICTURE]
+    where = in_corpus(form, names, inside)
+    corpus = open_corpus(where, image_column="image")
+    first, *rest = pictures(corpus)
+    assert first.data == files[0] and not any(picture.data for picture in rest)
+    assert all("image_root" in picture.error for picture in rest[: len(OUTSIDE)])
+    assert all(picture.error for picture in rest)
+    wide = pictures(open_corpus(where, image_column="image", image_root=tmp_path))
+    assert [p.data for p in wide[1 : 1 + len(OUTSIDE)]] == [files[1]] * len(OUTSIDE)
+    assert not any(picture.data for picture in wide[1 + len(OUTSIDE) :])
+
+
+def test_links_of_a_folder_do_not_lead_out_of_it(
+    paths: Callable[[str], str], files: list[bytes], tmp_path: Path
+) -> None:
+    """A pipe, a device and a sparse file neither hang nor fill the memory."""
+    found = {p.key: p for p in pictures(open_corpus(str(tmp_path / "corpus")))}
+    assert found["ok.jpg"].data == files[0]
+    assert {name for name, p in found.items() if p.error} == {*found} - {"ok.jpg"}
+    assert "image_root" in found["out.jpg"].error
+    wide = {p.key: p for p in pictures(open_corpus(str(tmp_path / "corpus"), image_root=tmp_path))}
+    assert wide["out.jpg"].data == files[1] and not wide["zero.jpg"].data
 
 
 def test_a_benchmarks_store_is_a_corpus(files: list[bytes], store: ImageStore) -> None:
