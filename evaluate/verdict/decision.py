@@ -40,7 +40,7 @@ DECIDES: dict[Decides, str] = {
     "relative": "comparison with clean models",
     "old_answer_attraction": "old answers",
 }
-BAD_EDITS = 0.05
+BAD_EDITS = 0.10
 """Share of the edited pairs that may still show the old answer before attraction counts."""
 UNLIKELY = 0.001
 """Level at which letters of pairs that are exchangeable by construction are not believed to be."""
@@ -381,38 +381,41 @@ class _Deliberation:
     def _strength(self, verdict: Verdict) -> list[Doubt]:
         """Withhold a verdict to which references of another strength are biased.
 
-        Where one version is harder for clean models, it is more so for strong ones. A model that
-        is stronger on both versions is then accused, a weaker one acquitted. A contaminated model
-        does better on originals alone, so it must not be much worse on the perturbed versions.
+        Where one version is harder, it is more so for strong clean models. A model that is stronger
+        on both versions is then accused, a weaker one acquitted; a contaminated model does better
+        on the originals alone. Old answers show memory whatever the strength. Of pairs that are
+        exchangeable by construction this matters only if the references move all the same.
         """
         evidence, references = self.evidence, [r.replies for r in self.references]
         if not 0 < len(references) < ENOUGH_REFERENCES:
             return []
-        clusters = evidence.pairs.clusters
+        side = 1 if verdict == "contaminated" else -1
         lead = evidence.replies.accuracy() - float(np.mean([r.accuracy() for r in references]))
-        flagged = verdict == "contaminated"
-        if (lead if flagged else -lead) <= UNLIKE_STRENGTH:
+        after = np.mean([r.perturbed.right for r in references], axis=0)
+        lead_after = float((evidence.replies.perturbed.right - after).mean())
+        if side * lead <= UNLIKE_STRENGTH or side * lead_after <= 0:
             return []
         if evidence.attraction_p(evidence.attraction, evidence.replies) <= evidence.alpha:
             return []
-        after = np.mean([r.perturbed.right for r in references], axis=0)
-        ahead = evidence.replies.perturbed.right - after
-        behind_p = _mean_below_zero(ahead if flagged else -ahead, clusters)
-        moved = [r.changes() for r in references]
-        mean_move = np.mean(moved, axis=0)
-        moves_p = 2 * min(_mean_below_zero(sign * mean_move, clusters) for sign in (1, -1))
-        if behind_p <= evidence.alpha or moves_p > evidence.alpha:
+        moves = np.mean([r.changes() for r in references], axis=0)
+        if evidence.exchangeable and not self._differs_from_zero(moves):
             return []
         stronger = "stronger" if lead > 0 else "weaker"
         return [
             Doubt(
                 f"the model is {abs(100 * lead):.0f} points {stronger} than"
-                f" {_listed(self.references)} on the originals, and the versions are not equally"
-                " hard for clean models, whose gaps then depend on their strength",
+                f" {_listed(self.references)} on the originals, and edited versions may be harder"
+                " or easier for models of one strength than for those of another",
                 "compare with clean models of like strength, or with ten",
                 "unlike strength",
             )
         ]
+
+    def _differs_from_zero(self, values: Array) -> bool:
+        """Return whether a mean over pairs differs from 0, by Student's t over clusters."""
+        nothing = [np.zeros_like(values)] * 2
+        result = mean_difference(values, nothing, self.evidence.pairs.clusters)
+        return result is not None and not result.interval.low <= 0 <= result.interval.high
 
     def _unjudged(self) -> list[Doubt]:
         """Withhold what rests on edits that nobody is known to have judged."""
@@ -483,12 +486,6 @@ def _against_mean(
             means={"spread": Mean(mean=difference.spread, n=len(references))},
         ),
     )
-
-
-def _mean_below_zero(values: Array, clusters: Sequence[str]) -> float:
-    """Return the one-sided p-value against "the mean is not below 0", by Student's t."""
-    result = mean_difference(values, [np.zeros_like(values)] * 2, clusters)
-    return result.p_below if result else 1.0
 
 
 def _listed(references: Sequence[Reference]) -> str:

@@ -133,7 +133,7 @@ def test_a_memoriser_is_found_contaminated(world: Any) -> None:
     edits = judge(world, world.memoriser())
     assert (edits.verdict, edits.decision.decides) == ("contaminated", "old_answer_attraction")
     assert "40 of 40 wrong answers to perturbed versions name the original's" in edits.sentence
-    assert "if 5 % of the edits still show the old answer" in edits.sentence
+    assert "if 10 % of the edits still show the old answer" in edits.sentence
 
 
 @pytest.mark.slow
