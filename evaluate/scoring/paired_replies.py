@@ -53,6 +53,11 @@ class Pairs:
     new: Integers
     n_options: Integers
 
+    @property
+    def chances(self) -> Array:
+        """Accuracy of guessing, shape (N,); 0 where the number of options is not known."""
+        return np.where(self.n_options > 0, 1 / np.maximum(self.n_options, 1), 0.0)
+
     @classmethod
     def of(cls, benchmark: PairedBenchmark) -> Pairs:
         """Return the multiple-choice pairs of a benchmark."""
@@ -151,6 +156,11 @@ class PairedReplies:
             )
             empty = first.unknown & second.unknown
         return np.where(empty, np.nan, after - before)
+
+    def outcomes(self) -> Array:
+        """Return right answers to originals and perturbed versions, shape (2, N), or NaN."""
+        sides = (self.original, self.perturbed)
+        return np.array([np.where(side.missing, np.nan, side.right) for side in sides])
 
     def accuracy(self) -> float:
         """Return the share of right answers to originals that have a reply; NaN without any."""

@@ -30,7 +30,7 @@ from ..scoring.soundness import (
     attraction_text,
     shows_nothing,
 )
-from ..statistics.gap_tests import MeanDifference, drop_p, mean_difference
+from ..statistics.gap_tests import MeanDifference, drop_p, mean_difference, scaled_drop_p
 from ..statistics.letters import LetterPairs, standardized_drop_p
 from ..statistics.resampling import Array
 
@@ -381,41 +381,37 @@ class _Deliberation:
     def _strength(self, verdict: Verdict) -> list[Doubt]:
         """Withhold a verdict to which references of another strength are biased.
 
-        Where one version is harder, it is more so for strong clean models. A model that is stronger
-        on both versions is then accused, a weaker one acquitted; a contaminated model does better
-        on the originals alone. Old answers show memory whatever the strength. Of pairs that are
-        exchangeable by construction this matters only if the references move all the same.
+        Versions that are harder, or show less, cost strong and weak clean models different numbers
+        of points, so that the difference of their gaps is not 0. In proportion to what each gets
+        right, or in odds, it may be; so the verdict has to hold on these scales too. Old answers
+        show memory whatever the strength.
         """
         evidence, references = self.evidence, [r.replies for r in self.references]
         if not 0 < len(references) < ENOUGH_REFERENCES:
             return []
-        side = 1 if verdict == "contaminated" else -1
         lead = evidence.replies.accuracy() - float(np.mean([r.accuracy() for r in references]))
-        after = np.mean([r.perturbed.right for r in references], axis=0)
-        lead_after = float((evidence.replies.perturbed.right - after).mean())
-        if side * lead <= UNLIKE_STRENGTH or side * lead_after <= 0:
+        if abs(lead) <= UNLIKE_STRENGTH:
             return []
         if evidence.attraction_p(evidence.attraction, evidence.replies) <= evidence.alpha:
             return []
-        moves = np.mean([r.changes() for r in references], axis=0)
-        if evidence.exchangeable and not self._differs_from_zero(moves):
+        p_values = scaled_drop_p(
+            evidence.replies.outcomes(),
+            [reference.outcomes() for reference in references],
+            evidence.pairs.clusters,
+            evidence.pairs.chances,
+        )
+        if {significant(p_value, evidence.alpha) for p_value in p_values} == {verdict}:
             return []
         stronger = "stronger" if lead > 0 else "weaker"
         return [
             Doubt(
                 f"the model is {abs(100 * lead):.0f} points {stronger} than"
-                f" {_listed(self.references)} on the originals, and edited versions may be harder"
-                " or easier for models of one strength than for those of another",
+                f" {_listed(self.references)} on the originals, and the result is another in"
+                " proportion to what each gets right, or in odds",
                 "compare with clean models of like strength, or with ten",
                 "unlike strength",
             )
         ]
-
-    def _differs_from_zero(self, values: Array) -> bool:
-        """Return whether a mean over pairs differs from 0, by Student's t over clusters."""
-        nothing = [np.zeros_like(values)] * 2
-        result = mean_difference(values, nothing, self.evidence.pairs.clusters)
-        return result is not None and not result.interval.low <= 0 <= result.interval.high
 
     def _unjudged(self) -> list[Doubt]:
         """Withhold what rests on edits that nobody is known to have judged."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from flipbench.evaluate.statistics.gap_tests import drop_p, mean_difference
+from flipbench.evaluate.statistics.gap_tests import drop_p, mean_difference, scaled_drop_p
 from flipbench.evaluate.statistics.paired import mcnemar_p
 
 ITEMS = [str(i) for i in range(120)]
@@ -68,3 +68,30 @@ def test_clusters_are_the_units() -> None:
     assert single is not None and shared is not None
     assert single.p_below < 0.001 and shared.p_below > 0.1
     assert mean_difference(model, [np.zeros(120)] * 2, ["a"] * 60 + ["b"] * 60) is None
+
+
+def answers(rng: np.random.Generator, seen: float, seen_after: float, n: int = 400) -> np.ndarray:
+    """Return right answers of a model that sees a share of the items, and else guesses 1 of 4."""
+    return (
+        rng.random((2, n)) < [[seen + (1 - seen) / 4], [seen_after + (1 - seen_after) / 4]]
+    ) * 1.0
+
+
+def test_failed_edits_cost_strong_and_weak_models_the_same_proportion() -> None:
+    """A tenth of the edits shows nothing: 8 points for one model, 3 for the other."""
+    rng = np.random.default_rng(0)
+    names, chances = [str(i) for i in range(400)], np.full(400, 0.25)
+    plain, proportional, memory = [], [], []
+    for _ in range(200):
+        strong, weak = answers(rng, 0.9, 0.77), answers(rng, 0.3, 0.257)
+        plain.append(drop_p(strong[1] - strong[0], names, [weak[1] - weak[0]]))
+        proportional.append(scaled_drop_p(strong, [weak], names, chances)[0])
+        memory.append(scaled_drop_p(answers(rng, 0.9, 0.3), [weak], names, chances))
+    assert np.mean(np.array(plain) <= 0.05) > 0.3
+    assert np.mean(np.array(proportional) <= 0.05) < 0.09
+    assert np.mean(np.array(memory).max(axis=1) <= 0.05) > 0.7
+
+
+def test_too_few_clusters_have_no_scales() -> None:
+    ones = np.ones((2, 4))
+    assert scaled_drop_p(ones, [ones], ["a", "a", "b", "b"], np.zeros(4)) == (1.0, 1.0)
