@@ -167,19 +167,13 @@ def test_other_ways_to_write_it_do_not_help(text: str, tmp_path: Path) -> None:
 def test_an_artefact_extends_nothing_outside_of_it(tmp_path: Path) -> None:
     """But files of its own, and those that are shipped."""
     write(tmp_path, {}, name="other.yaml")
-    for base, is_refused in (
-        ("../other.yaml", True),
-        (str(tmp_path / "other.yaml"), True),
-        ("configs/shapes.yaml", False),
-        ("base.yaml", False),
-    ):
+    for base in ("../other.yaml", str(tmp_path / "other.yaml")):
         theirs = write_foreign(tmp_path / "theirs", {"extends": base})
-        write(tmp_path / "theirs", {}, name="base.yaml")
-        if is_refused:
-            with pytest.raises(FlipbenchError, match="leads out of"):
-                load_config(theirs)
-        else:
+        with pytest.raises(FlipbenchError, match="leads out of"):
             load_config(theirs)
+    write(tmp_path / "theirs", {}, name="base.yaml")
+    for base in ("configs/shapes.yaml", "base.yaml"):
+        assert load_config(write_foreign(tmp_path / "theirs", {"extends": base}))
 
 
 @pytest.mark.parametrize("form", [*FORMATS, "recipe", "huggingface", "run", "saved"])
@@ -278,10 +272,9 @@ def test_a_dry_run_builds_no_plug_in(
         "audit.text_models=[m, e]",
         "audit.cohort.models=[m, e]",
     ]
-    if command != "contaminate":
-        assert flipbench("filter", config, "-q").status == 0
-    else:
+    if command == "contaminate":
         plug_ins.append("contaminate.strategies={s: {train: lora, learning_rate: 1.0e-4}}")
+    assert flipbench("filter", config, "-q").status == 0
     for more in ([], [f"generate.editor={python}", f"generate.captioner={python}"]):
         result = flipbench(command, config, *plug_ins, *more, "--dry-run")
         assert not Path("EXECUTED").exists() and "evil_plug_in" not in sys.modules
