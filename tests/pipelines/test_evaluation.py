@@ -298,6 +298,6 @@ def test_a_judge_labels_completions_and_new_options_once(
         assert f"label texts: {n_asked} done" in result.err
         assert "judge replies" not in result.err
         text = (tmp_path / "r" / "report" / "table.md").read_text()
-        assert "labelled by tiny-vlm: " in text and "by completion-v1, " in text
-        assert f"{N_PAIRS} by donors-v1; 0 unreadable" in text
+        assert "labelled by tiny-vlm: " in text and "by completion-v1, quoted, " in text
+        assert f"{N_PAIRS} by donors-v1, quoted; 0 unreadable" in text
         assert flipbench("evaluate", config, "-q").status == 0 and len(server.chats()) == n_asked
