@@ -26,10 +26,10 @@ from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, Ser
 from flipbench.core.images import ImageStore, png_bytes
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Value
+from flipbench.core.redirects import SameServer
 from flipbench.models.chat.bounds import MAX_REPLY_BYTES
 from flipbench.models.chat.scrubbing import Scrubber
 from flipbench.models.protocols import Drawing
-from flipbench.models.redirects import SameServer
 
 from .sizes import SizeRule, fit, restore
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from flipbench.pipelines.reasoning import read_judge
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.report_data import make_benchmark
 
+ROOT = Path(__file__).parents[2]
 POPEN = {"kind": "python", "target": "subprocess:Popen", "arguments": {"args": "touch EXECUTED"}}
 CHAT = {"model": "m", "base_url": "https://evil.example/v1"}
 PATHS = {"benchmark": {"format": "shapes", "n_items": 2}, "run": "runs/x"}
@@ -164,19 +167,13 @@ def test_other_ways_to_write_it_do_not_help(text: str, tmp_path: Path) -> None:
 def test_an_artefact_extends_nothing_outside_of_it(tmp_path: Path) -> None:
     """But files of its own, and those that are shipped."""
     write(tmp_path, {}, name="other.yaml")
-    for base, is_refused in (
-        ("../other.yaml", True),
-        (str(tmp_path / "other.yaml"), True),
-        ("configs/shapes.yaml", False),
-        ("base.yaml", False),
-    ):
+    for base in ("../other.yaml", str(tmp_path / "other.yaml")):
         theirs = write_foreign(tmp_path / "theirs", {"extends": base})
-        write(tmp_path / "theirs", {}, name="base.yaml")
-        if is_refused:
-            with pytest.raises(FlipbenchError, match="leads out of"):
-                load_config(theirs)
-        else:
+        with pytest.raises(FlipbenchError, match="leads out of"):
             load_config(theirs)
+    write(tmp_path / "theirs", {}, name="base.yaml")
+    for base in ("configs/shapes.yaml", "base.yaml"):
+        assert load_config(write_foreign(tmp_path / "theirs", {"extends": base}))
 
 
 @pytest.mark.parametrize("form", [*FORMATS, "recipe", "huggingface", "run", "saved"])
@@ -275,11 +272,24 @@ def test_a_dry_run_builds_no_plug_in(
         "audit.text_models=[m, e]",
         "audit.cohort.models=[m, e]",
     ]
-    if command != "contaminate":
-        assert flipbench("filter", config, "-q").status == 0
-    else:
+    if command == "contaminate":
         plug_ins.append("contaminate.strategies={s: {train: lora, learning_rate: 1.0e-4}}")
+    assert flipbench("filter", config, "-q").status == 0
     for more in ([], [f"generate.editor={python}", f"generate.captioner={python}"]):
         result = flipbench(command, config, *plug_ins, *more, "--dry-run")
         assert not Path("EXECUTED").exists() and "evil_plug_in" not in sys.modules
         assert result.status == 0, result.err
+
+
+def test_python_m_does_not_search_the_current_folder(config: Path) -> None:
+    """Its workers and jobs do not either; `python -m` puts that folder first."""
+    (config.parent / "evil.py").write_text(EVIL)
+    editor = "generate.editor={kind: python, target: 'evil:Evil'}"
+    command = [sys.executable, "-m", "flipbench.cli", "generate", str(config), editor]
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, paths)])}
+    done = subprocess.run(
+        command, cwd=config.parent, env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 2 and "the current folder is not searched" in done.stderr
+    assert not (config.parent / "EXECUTED").exists()

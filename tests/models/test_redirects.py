@@ -15,10 +15,10 @@ from PIL import Image
 from flipbench.config.chat import ChatSpec
 from flipbench.core.errors import FlipbenchError, PrerequisiteError
 from flipbench.core.images import ImageStore
+from flipbench.core.redirects import leads_elsewhere
 from flipbench.generate.editors.http import HTTPEditor, HTTPEditorSpec
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.chat.messages import ChatReply, ChatRequest
-from flipbench.models.redirects import leads_elsewhere
 
 REPLY = {"choices": [{"message": {"content": "A star."}, "finish_reason": "stop"}], "model": "m"}
 

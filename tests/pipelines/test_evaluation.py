@@ -275,7 +275,7 @@ def test_free_form_pairs_are_judged_once_and_the_cost_is_reported(
         row = table(report / "table.md", "m")
         assert f"/{2 * N_PAIRS})" in row["Free-form gap: Original, judged, %"]
         text = (report / "table.md").read_text()
-        assert "judged by tiny-vlm agreement-v1" in text and f"{n_asked} judgements" in text
+        assert "judged by tiny-vlm agreement-v2" in text and f"{n_asked} judgements" in text
         assert re.search(r"tokens in, [\d,]+ out; \$0\.0", text)
         assert flipbench("evaluate", config, "-q").status == 0 and len(server.chats()) == n_asked
         both = write(models, detectors=["free_form_gap"], judge={"chat": chat, "local": {}})
@@ -298,6 +298,6 @@ def test_a_judge_labels_completions_and_new_options_once(
         assert f"label texts: {n_asked} done" in result.err
         assert "judge replies" not in result.err
         text = (tmp_path / "r" / "report" / "table.md").read_text()
-        assert "labelled by tiny-vlm: " in text and "by completion-v1, " in text
-        assert f"{N_PAIRS} by donors-v1; 0 unreadable" in text
+        assert "labelled by tiny-vlm: " in text and "by completion-v1, quoted, " in text
+        assert f"{N_PAIRS} by donors-v1, quoted; 0 unreadable" in text
         assert flipbench("evaluate", config, "-q").status == 0 and len(server.chats()) == n_asked

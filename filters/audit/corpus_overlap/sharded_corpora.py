@@ -10,6 +10,7 @@ import os
 import re
 import tarfile
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +37,7 @@ _N_ROWS = 64  # of a parquet file in memory at a time
 _END = 2**16  # bytes at either end of a file, which tell whether it is still the same
 _HUB = "hf:"
 Names = list[tuple[str, Path]]
+Columns = dict[str, str | None]
 
 
 def open_corpus(
@@ -76,6 +78,21 @@ def open_corpus(
         If there is no picture, or a file cannot be read at all.
     """
     columns = {"image": image_column, "key": key_column, "type": type_field}
+    corpus = _open(where, columns, name, split, revision, image_root)
+    if image_root is None:
+        return corpus
+    # with another root, pictures that could not be read are tried again
+    return replace(corpus, fingerprint=content_id(corpus.fingerprint, str(image_root.resolve())))
+
+
+def _open(
+    where: str,
+    columns: Columns,
+    name: str | None,
+    split: str,
+    revision: str | None,
+    image_root: Path | None,
+) -> Corpus:
     path = Path(where)
     if where.startswith(_HUB):
         return _hub_corpus(where[len(_HUB) :], columns, name, split, revision)
@@ -86,7 +103,7 @@ def open_corpus(
     if where.endswith(".parquet"):
         return _parquet_corpus(where, columns, image_root)
     if where.endswith((".tar", ".tar.gz", ".tgz")):
-        return _tar_corpus(where, type_field)
+        return _tar_corpus(where, columns["type"])
     if where.endswith(".zip") and path.is_file():
         return zip_corpus(path)
     raise ConfigError(
@@ -201,9 +218,6 @@ def _json_field(data: bytes, field: str) -> str:
     except (ValueError, KeyError, TypeError):
         return ""
     return "" if value is None else str(value)
-
-
-Columns = dict[str, str | None]
 
 
 def _parquet_corpus(pattern: str, columns: Columns, root: Path | None) -> Corpus:

@@ -7,7 +7,7 @@ import time
 from importlib import import_module
 from typing import Any
 
-from flipbench.models.redirects import leads_elsewhere
+from flipbench.core.redirects import leads_elsewhere
 
 MAX_REPLY_BYTES = 50_000_000
 MAX_FILE_BYTES = 1_000_000_000

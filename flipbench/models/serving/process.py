@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.core.errors import PrerequisiteError, ServiceError, shorten
-from flipbench.models.redirects import SameServer
+from flipbench.core.redirects import SameServer
 from flipbench.models.serving import keeper
 
 _HOST = "127.0.0.1"

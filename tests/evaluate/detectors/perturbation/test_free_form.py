@@ -179,7 +179,7 @@ def test_an_answer_scores_if_it_wins_in_both_orders(
     replies: tuple[str, str], agreement: JudgedReply, tmp_path: Path
 ) -> None:
     def rule(text: str) -> str:
-        choice = replies[0] if "\nA: own" in text else replies[1]
+        choice = replies[0] if "\nA:\n> own" in text else replies[1]
         return f'{{"choice": "{choice}"}}' if choice != "what?" else choice
 
     with Run(tmp_path) as run:
@@ -197,7 +197,7 @@ def test_own_other_and_tied_answers_of_the_worked_example(make_item: Any, tmp_pa
     verdicts = ["own", "own", "own", "other", "neither"]
 
     def rule(text: str) -> str:
-        lines = dict(line.split(": ", 1) for line in text.splitlines())
+        lines = dict(line.split(": ", 1) for line in text.replace(":\n> ", ": ").splitlines())
         picks = [letter for letter in "AB" if lines[letter].split()[0] in lines["Reply"].split()]
         return f'{{"choice": "{picks[0] if picks else "tie"}"}}'
 
@@ -261,7 +261,7 @@ def test_a_server_judges_and_its_cost_is_recorded(server: OpenAIServer, tmp_path
         kept = list(run.read(Judgement))
     assert {j.choice for j in kept} == {"A"} and all(j.usage["cost_usd"] > 0 for j in kept)
     sent = server.chats()[0]
-    assert "Question: Q?\nReply: r\nA: " in str(sent["messages"][-1]["content"]).replace(
+    assert "Question:\n> Q?\nReply:\n> r\nA:\n> " in str(sent["messages"][-1]["content"]).replace(
         "\\n", "\n"
     )
     assert sent["response_format"]["type"] == "json_schema"

@@ -267,7 +267,9 @@ def test_rows_do_not_lead_out_of_the_corpus(
     assert first.data == files[0] and not any(picture.data for picture in rest)
     assert all("image_root" in picture.error for picture in rest[: len(OUTSIDE)])
     assert all(picture.error for picture in rest)
-    wide = pictures(open_corpus(where, image_column="image", image_root=tmp_path))
+    wider = open_corpus(where, image_column="image", image_root=tmp_path)
+    assert wider.fingerprint != corpus.fingerprint, "or its failures would be found as stored"
+    wide = pictures(wider)
     assert [p.data for p in wide[1 : 1 + len(OUTSIDE)]] == [files[1]] * len(OUTSIDE)
     assert not any(picture.data for picture in wide[1 + len(OUTSIDE) :])
 
