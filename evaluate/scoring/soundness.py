@@ -122,13 +122,13 @@ def shows_nothing(guessing: Sequence[Guessing], attraction: Score | None, alpha:
     guessing : sequence of Guessing
         Of the model, then of its references; empty if the numbers of options are not known.
     attraction : Score or None
-        Old-answer attraction against chance. Without it, accuracy significantly below guessing
-        takes its place: neither happens if the images show nothing and the model guesses.
+        Old-answer attraction against chance. It and accuracy significantly below guessing show a
+        memory: neither happens if the images show nothing and the model guesses.
     """
     if not guessing or any(each.p_above <= alpha for each in guessing):
         return False
-    if attraction is not None and attraction.p_value is not None:
-        return attraction.p_value > alpha
+    if attraction is not None and attraction.p_value is not None and attraction.p_value <= alpha:
+        return False
     return guessing[0].p_below > alpha
 
 

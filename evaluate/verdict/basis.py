@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Score
@@ -16,6 +19,7 @@ from ..scoring.paired_replies import PairedReplies, Pairs
 from ..scoring.scores import cluster_of
 from ..scoring.soundness import Doubt, Judged, against_guessing
 from ..statistics.gap_tests import drop_p
+from ..statistics.resampling import Array
 from .decision import GapEvidence, Reference
 
 CONFIDENCE = "confidence_gap"
@@ -41,6 +45,8 @@ class Evidence:
         Detectors that could not be run on the model, and why.
     diagnosis : Diagnosis, optional
         Why items fell.
+    sequential : bool
+        Whether the pairs were asked in their order until the evidence sufficed.
     """
 
     benchmark: PairedBenchmark
@@ -51,6 +57,7 @@ class Evidence:
     reference_replies: Mapping[str, PairedReplies]
     not_run: Mapping[str, str] = field(default_factory=dict)
     diagnosis: Diagnosis | None = None
+    sequential: bool = False
 
     @property
     def explained(self) -> Diagnosis | None:
@@ -88,6 +95,8 @@ class Evidence:
                 by_construction=benchmark.exchangeable is True,
             ),
             judged_ids=judged_ids,
+            sequential=self.sequential,
+            confidence=self._confidence(pairs) if self.sequential else None,
             references=tuple(
                 Reference(replies, compared[replies.fingerprint], attraction_of(scores))
                 for name, scores in self.references.items()
@@ -105,6 +114,16 @@ class Evidence:
             ),
             other_causes=self._other_causes(),
         )
+
+    def _confidence(self, pairs: Pairs) -> dict[str, Array]:
+        """Return the change of the right letter's log-probability by model, where it was read."""
+        changes = {}
+        for score in (*self.scores, *(s for own in self.references.values() for s in own)):
+            is_read = score.per_item and not any(score.unparsed.values())
+            if score.detector == CONFIDENCE and score.rule != "relative" and is_read:
+                by_pair = [score.per_item.get(item_id, math.nan) for item_id in pairs.ids]
+                changes[score.model_fingerprint] = np.array(by_pair)
+        return changes
 
     def _other_causes(self) -> tuple[Doubt, ...]:
         """Return the doubt that the gap is no evidence of memory, if it may have another cause.

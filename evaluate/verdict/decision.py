@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 
+from flipbench.core.errors import ConfigError
 from flipbench.core.randomness import generator
 from flipbench.core.records import Count, Mean, ReferenceResult, Score, content_id
 from flipbench.reporting import formats
@@ -33,12 +34,14 @@ from ..scoring.soundness import (
 from ..statistics.gap_tests import MeanDifference, drop_p, mean_difference, scaled_drop_p
 from ..statistics.letters import LetterPairs, standardized_drop_p
 from ..statistics.resampling import Array
+from ..statistics.sequential import running_evidence
 
-Decides = Literal["mcnemar", "relative", "old_answer_attraction"]
+Decides = Literal["mcnemar", "relative", "old_answer_attraction", "sequential"]
 DECIDES: dict[Decides, str] = {
     "mcnemar": "the exact test of the gap",
     "relative": "comparison with clean models",
     "old_answer_attraction": "old answers",
+    "sequential": "evidence that is valid at every look",
 }
 BAD_EDITS = 0.10
 """Share of the edited pairs that may still show the old answer before attraction counts."""
@@ -90,6 +93,12 @@ class GapEvidence:
         Of the model, then of its references; empty if the numbers of options are not known.
     judged_ids : set of str
         The originals whose pairs are known to have been judged valid.
+    sequential : bool
+        Whether pairs are asked until the evidence suffices: the verdict is then that of
+        `flipbench.evaluate.statistics.sequential`, over the pairs in their order.
+    confidence : mapping of str to float array, shape (N,)
+        By model, the log-probability of the right letter, perturbed - original, in nats; sequential
+        evidence rests on it, else on right and wrong.
     other_causes : sequence of Doubt
         What else explains that items fell; withholds "contaminated".
     """
@@ -103,6 +112,8 @@ class GapEvidence:
     attraction: Score | None = None
     guessing: Sequence[Guessing] = ()
     judged_ids: Set[str] = frozenset()
+    sequential: bool = False
+    confidence: Mapping[str, Array] | None = None
     other_causes: Sequence[Doubt] = ()
 
     @property
@@ -169,6 +180,8 @@ class Decision:
         References that were not, and why.
     difference : MeanDifference or None
         From the mean of several references.
+    evidence_by_pair : float array, shape (N,), or None
+        Sequential evidence after each pair.
     """
 
     verdict: Verdict
@@ -180,6 +193,7 @@ class Decision:
     references: tuple[Reference, ...] = ()
     left_out: dict[str, str] = field(default_factory=dict)
     difference: MeanDifference | None = None
+    evidence_by_pair: Array | None = None
 
     @property
     def reason(self) -> str:
@@ -252,7 +266,14 @@ class _Deliberation:
         decides: Decides = "relative" if self.references else "mcnemar"
         verdict, p_value, score = leading.verdict, leading.p_value, leading
         doubts: list[Doubt] = []
-        if not self.references and not evidence.exchangeable:
+        running = self._running_evidence() if evidence.sequential else None
+        if running is not None and verdict in ("contaminated", "not_detected"):
+            decides = "sequential"
+            p_value = min(1.0, 1 / float(running.max(initial=1.0)))
+            verdict = significant(p_value, evidence.alpha)
+            if verdict == "contaminated" and not (self.references or evidence.exchangeable):
+                doubts.append(self._needs_reference())
+        elif not self.references and not evidence.exchangeable:
             attraction_p = evidence.attraction_p(evidence.attraction, evidence.replies)
             if evidence.exchangeable is False:
                 verdict = "not_applicable"
@@ -280,7 +301,31 @@ class _Deliberation:
             self.references,
             self.left_out,
             self.difference,
+            running,
         )
+
+    def _running_evidence(self) -> Array:
+        """Return the evidence after each pair, counting for the model what cannot be read."""
+        evidence = self.evidence
+        models = [evidence.replies, *(reference.replies for reference in self.references)]
+        known = evidence.confidence
+        if known is not None and all(m.fingerprint in known for m in models):
+            values = [known[m.fingerprint] for m in models]
+        else:
+            kindest, harshest = self._changes("kindest")
+            values = [kindest, *harshest]
+        if len(values) > 2:
+            raise ConfigError(
+                "sequential evidence compares with one clean model at most; give one --reference"
+            )
+        difference = np.nan_to_num(values[0] - values[1] if values[1:] else values[0])
+        totals: dict[str, float] = {}
+        last = {cluster: i for i, cluster in enumerate(evidence.pairs.clusters)}
+        for cluster, value in zip(evidence.pairs.clusters, difference.tolist(), strict=True):
+            totals[cluster] = totals.get(cluster, 0.0) + value
+        by_pair = np.zeros(len(difference))  # a cluster counts once its last pair is known
+        by_pair[[last[cluster] for cluster in totals]] = list(totals.values())
+        return running_evidence(by_pair)
 
     def _changes(self, reading: Reading) -> tuple[Array, list[Array]]:
         """Return the model's changes, and those of the references read the other way round."""
@@ -327,7 +372,9 @@ class _Deliberation:
                             "unreadable replies",
                         )
                     ]
-        if decides == "old_answer_attraction" or not any(sum(m.n_unknown) for m in models):
+        if decides in ("old_answer_attraction", "sequential") or not any(
+            sum(m.n_unknown) for m in models
+        ):
             return []
         flagged = verdict == "contaminated"
         p_value = self._p("kindest" if flagged else "harshest")

@@ -13,6 +13,8 @@ from ..diagnosis.diagnosis import Diagnosis
 from ..diagnosis.section import sentence as diagnosis_sentence
 from ..report.tables import VERDICTS
 from ..scoring.soundness import EASIER, attraction_sentence, attraction_text
+from ..statistics.resampling import Array
+from ..statistics.sequential import pairs_until
 from .decision import BAD_EDITS, ENOUGH_REFERENCES, Decision, GapEvidence, Reference
 from .other_detectors import OtherDetectorResult
 from .sensitivity import Changes, detectable_gap
@@ -22,6 +24,8 @@ def sentence(benchmark: str, evidence: GapEvidence, decision: Decision, changes:
     """Return the verdict as a sentence or two, with the numbers that it rests on."""
     gap, leading, model = evidence.gap, decision.leading, evidence.gap.model
     measured = f"{_measured(gap)}{_comparison(leading, decision)}"
+    if decision.evidence_by_pair is not None:
+        measured = f"{measured}; {_sequential(decision.evidence_by_pair, evidence.alpha)}"
     if decision.doubts:
         if [doubt.kind for doubt in decision.doubts] == ["needs reference"]:
             head = (
@@ -163,6 +167,15 @@ def _measured(gap: Score) -> str:
         f" {count_text(gap.accuracies['perturbed'], 'answer-flipped versions')} right, a gap of"
         f" {formats.points(gap.statistic)} points ({interval_text(gap.interval)}{p})"
     )
+
+
+def _sequential(running: Array, alpha: float) -> str:
+    """Return how much evidence there is at the best look, for use in a sentence."""
+    needed, at = 1 / alpha, pairs_until(running, alpha)
+    if at is None:
+        most = formats.number(float(running.max(initial=1.0)))
+        return f"the evidence, valid at every look, is at most {most}, where {needed:.0f} is needed"
+    return f"the evidence, valid at every look, reaches {needed:.0f} after {at:,} pairs"
 
 
 def _comparison(leading: Score, decision: Decision) -> str:

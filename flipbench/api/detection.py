@@ -175,6 +175,7 @@ def detect(
     image_padding: ImagePadding = "auto",
     progress: bool = True,
     diagnose: bool = False,
+    sequential: bool = False,
 ) -> DetectionResult:
     """Ask a model about a paired benchmark, and return whether it was trained on the originals.
 
@@ -216,6 +217,9 @@ def detect(
     diagnose : bool
         Whether to ask further questions about the items that fell, up to 18 each, and say why they
         did; see `flipbench.evaluate.diagnosis`.
+    sequential : bool
+        Whether to ask ever more pairs and stop once the evidence suffices; valid at every look.
+        With one reference, or pairs that are exchangeable by construction.
 
     Raises
     ------
@@ -252,6 +256,7 @@ def detect(
         progress=progress,
         command="flipbench.detect in Python",
         diagnose=diagnose,
+        sequential=sequential,
     )
     return examined(plan(settings))
 

@@ -65,6 +65,10 @@ def detect(
     diagnose: Annotated[
         bool, typer.Option("--diagnose", help="ask about the items that fell, and say why they did")
     ] = False,
+    sequential: Annotated[
+        bool,
+        typer.Option("--sequential", help="ask ever more pairs, and stop once they suffice"),
+    ] = False,
     limit: Limit = None,
     dry_run: DryRun = False,
     quiet: Quiet = False,
@@ -104,6 +108,7 @@ def detect(
         progress=not quiet,
         command="flipbench " + shlex.join(sys.argv[1:]),
         diagnose=diagnose,
+        sequential=sequential,
         trust=trust,
         dry_run=dry_run,
         **options,

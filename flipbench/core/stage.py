@@ -88,6 +88,15 @@ class StageReport:
         """Number of inputs without a record."""
         return len(self.failures)
 
+    def followed_by(self, later: StageReport) -> StageReport:
+        """Return the report of this call and of a later one whose inputs include these."""
+        return StageReport(
+            self.stage,
+            self.n_done + later.n_done,
+            max(0, later.n_skipped - self.n_done),
+            later.failures,
+        )
+
     def __str__(self) -> str:
         """Return the counts, then the first failures."""
         text = f"{self.stage}: {self.n_done} done, {self.n_skipped} already there,"

@@ -17,7 +17,8 @@ from flipbench import __version__
 from flipbench.config.experiment import EvaluateConfig, load_config
 from flipbench.config.local_models import ImagePadding, ModelConfig, Quantization
 from flipbench.core.errors import ConfigError, DataError
-from flipbench.core.paired import PairedBenchmark
+from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.randomness import generator
 from flipbench.core.records import JsonDict
 from flipbench.core.run import Run, versions
 from flipbench.core.stage import StageOptions, StageReport
@@ -28,6 +29,8 @@ from flipbench.evaluate.protocol.grid import UNTOUCHED
 from flipbench.evaluate.report.tables import GAP
 from flipbench.evaluate.scoring.old_answers import DETECTOR as ATTRACTION
 from flipbench.evaluate.scoring.paired_replies import PairedReplies
+from flipbench.evaluate.scoring.scores import cluster_of
+from flipbench.evaluate.statistics.sequential import pairs_until
 from flipbench.evaluate.verdict.basis import CONFIDENCE, Evidence
 from flipbench.evaluate.verdict.page import VerdictPage
 from flipbench.evaluate.verdict.replies import replies_of
@@ -43,6 +46,8 @@ from flipbench.prompting.prompts import PromptSettings
 
 _FAMILY = "detect"
 _YAML = (".yaml", ".yml")
+FIRST_LOOK = 16
+"""Pairs asked before the first look with ``--sequential``."""
 _GENERIC_NAMES = re.compile(r"(epoch|checkpoint|step)[-_]?\d+|final|merged|adapter|model", re.I)
 
 Model = str | Path | VLM
@@ -74,6 +79,7 @@ class DetectionSettings:
     progress: bool = True
     command: str = ""
     diagnose: bool = False
+    sequential: bool = False
     trust: bool = False
     dry_run: bool = False
 
@@ -122,6 +128,7 @@ class Detection:
     not_run: Mapping[str, str]
     options: StageOptions
     command: str
+    sequential: bool = False
 
     @property
     def models(self) -> list[ModelUnderTest]:
@@ -192,11 +199,15 @@ def plan(settings: DetectionSettings) -> Detection:
         config = without_plug_ins(config)
     to_import = [name for name in detectors if not (settings.dry_run and ":" in name)]
     chosen = names_of(to_import, "--detectors")
+    if settings.sequential:
+        _check_sequential(benchmark, clean, chosen, settings.diagnose)
     not_run, selected = {}, []
     readings = [ATTRACTION, *([CONFIDENCE] if settings.ask == "choose" else [])]
     for detector_name in dict.fromkeys([GAP, *readings, *(chosen if detectors else DETECTORS)]):
         detector = DETECTORS[detector_name]
-        if detector.about.not_in_detect:
+        if settings.sequential and detector_name not in (GAP, *readings):
+            not_run[detector_name] = "with --sequential only the gap's questions are asked"
+        elif detector.about.not_in_detect:
             not_run[detector_name] = detector.about.not_in_detect
         elif detector.about.on_request and detector_name not in chosen:
             not_run[detector_name] = detector.about.on_request
@@ -225,6 +236,7 @@ def plan(settings: DetectionSettings) -> Detection:
         not_run=not_run,
         options=StageOptions(batch_size=settings.batch_size, progress=settings.progress),
         command=settings.command,
+        sequential=settings.sequential,
     )
 
 
@@ -283,6 +295,8 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
     folder is not changed.
     """
     quiet_libraries()
+    if detection.sequential:
+        return _examine_look_by_look(detection)
     run, configured = detection.run, detection.configured
     prompt_settings = detection.prompt_settings
     benchmark = detection.benchmark.with_images_in(run.images)
@@ -327,6 +341,41 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
     return VerdictPage(ModelVerdict(evidence), grid, replies, settings, notes), reports
 
 
+def _examine_look_by_look(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
+    """Ask ever more pairs, until the evidence suffices or all are asked.
+
+    Their order is drawn and does not depend on answers; pairs that share an image follow each
+    other. Each look doubles their number. The same command finds stored answers, and stops at the
+    same pair.
+    """
+    whole, models = detection.benchmark, detection.models
+    clusters: dict[str, list[Pair]] = {}
+    for pair in whole.pairs:
+        clusters.setdefault(cluster_of(pair.original), []).append(pair)
+    drawn = sorted(clusters, key=lambda name: generator(0, name, "sequential").random())
+    pairs = [pair for name in drawn for pair in clusters[name]]
+    reports: dict[str, StageReport] = {}
+    n = FIRST_LOOK
+    while True:
+        part = replace(whole, pairs=tuple(pairs[:n]))
+        page, asked = examine(replace(detection, benchmark=part, sequential=False))
+        for report in asked:
+            earlier = reports.get(report.stage)
+            reports[report.stage] = report if earlier is None else earlier.followed_by(report)
+        finding = ModelVerdict(replace(page.finding.evidence, sequential=True))
+        running = finding.decision.evidence_by_pair
+        enough = running is not None and pairs_until(running, finding.gap.alpha) is not None
+        if enough or n >= len(pairs):
+            break
+        n *= 2
+    n_asked, per_pair = len(part.pairs), 2 * len(models)
+    note = (
+        f"Asked look by look: {n_asked:,} of {len(pairs):,} pairs, {per_pair * n_asked:,} questions"
+        f" spent and {per_pair * (len(pairs) - n_asked):,} spared."
+    )
+    return replace(page, finding=finding, notes=(note, *page.notes)), list(reports.values())
+
+
 def _notes(detection: Detection) -> list[str]:
     """Return what the model's contamination card records, which the verdict does not use."""
     card, benchmark = card_of(detection.subject), detection.benchmark
@@ -358,6 +407,25 @@ def _settings(detection: Detection) -> dict[str, str]:
         **versions(),
     }
     return {name: value for name, value in rows.items() if value}
+
+
+def _check_sequential(
+    benchmark: PairedBenchmark,
+    references: Sequence[ModelUnderTest],
+    detectors: Sequence[str],
+    diagnose: bool,
+) -> None:
+    if detectors or diagnose:
+        raise ConfigError(
+            "--sequential asks the gap's questions only; leave --detectors and --diagnose out"
+        )
+    if len(references) > 1:
+        raise ConfigError("--sequential compares with one clean model; give one --reference")
+    if not references and not benchmark.exchangeable:
+        raise ConfigError(
+            f"--sequential: the pairs of {benchmark.name} are not exchangeable by construction, so"
+            " a gap alone proves nothing; give a clean model (--reference)"
+        )
 
 
 def _needs_reference(detector: AnyDetector) -> bool:

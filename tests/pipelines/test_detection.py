@@ -29,6 +29,7 @@ from flipbench.shapes.benchmark import shapes_vqa_families
 from tests.fixtures.browser import OpenPage
 from tests.fixtures.openai_server import KEY, OpenAIServer
 from tests.fixtures.report_data import EVIL, make_benchmark
+from tests.pipelines.test_any_vlm import Knower
 
 pytestmark = pytest.mark.slow
 
@@ -332,6 +333,52 @@ def test_four_bit_weights_have_their_own_fingerprint(pairs: Path, tmp_path: Path
     small = plan(DetectionSettings(CLEAN, pairs, run=tmp_path, quantization="4bit"))
     assert small.subject.weights is not None and small.subject.weights.quantization == "4bit"
     assert small.subject.model.fingerprint != whole.subject.model.fingerprint
+
+
+# ------------------------------------------------------------------------------- look by look
+
+
+def test_pairs_are_asked_until_the_evidence_suffices(tmp_path: Path) -> None:
+    benchmark = replace(make_benchmark(tmp_path, 60), exchangeable=True)
+    by_heart = {p.original.id: p.original for p in benchmark.pairs}
+    by_heart |= {p.perturbed.id: p.original for p in benchmark.pairs}
+
+    def examined_by(known: dict[str, Item], run: str) -> Any:
+        settings = DetectionSettings(
+            Knower(run, {i: item.answer or 0 for i, item in known.items()}),
+            benchmark,
+            run=tmp_path / run,
+            sequential=True,
+            progress=False,
+        )
+        return examined(plan(settings))
+
+    caught = examined_by(by_heart, "by heart")
+    assert caught.content.finding.decision.reason == "", caught.sentence
+    assert (caught.verdict, caught.content.finding.decision.decides) == (
+        "contaminated",
+        "sequential",
+    )
+    assert "valid at every look, reaches 20 after" in caught.sentence
+    assert "16 of 60 pairs, 32 questions spent and 88 spared" in caught.page.read_text()
+    again = examined_by(by_heart, "by heart")
+    assert again.sentence == caught.sentence and sum(r.n_done for r in again.reports) == 0
+    seen = {i.id: i for p in benchmark.pairs for i in (p.original, p.perturbed)}
+    clean = examined_by(seen, "sees")
+    assert clean.verdict == "not_detected" and clean.gap.n == 60
+    assert "is at most" in clean.sentence and "120 questions spent and 0 spared" in (
+        clean.page.read_text()
+    )
+    assert sum(report.n_done for report in clean.reports) >= 120
+
+
+def test_looking_often_needs_pairs_of_which_a_gap_proves_something(tmp_path: Path) -> None:
+    benchmark = make_benchmark(tmp_path, 4)
+    with pytest.raises(ConfigError, match="not exchangeable by construction"):
+        plan(DetectionSettings(CLEAN, benchmark, run=tmp_path / "run", sequential=True))
+    exchangeable = replace(benchmark, exchangeable=True)
+    with pytest.raises(ConfigError, match="leave --detectors and --diagnose out"):
+        plan(DetectionSettings(CLEAN, exchangeable, (), "min_k", tmp_path / "run", sequential=True))
 
 
 # -------------------------------------------------------------------------------- in a browser
