@@ -31,7 +31,7 @@ from ..scoring.scores import cluster_of, make_score
 from ..scoring.soundness import Guessing, Judged, against_guessing
 from ..verdict.decision import GapEvidence, Reference
 from .gap_table import GapTable
-from .join import join
+from .join import check_one_model, join, models_of
 from .prediction import PredictionFile, listing
 from .read import ReadOptions, read_predictions
 from .scoring import ScoredPair, Scoring, score_pairs
@@ -108,6 +108,8 @@ def gap_of_predictions(
     Differs from the paper as the detector perturbation_gap does (docs/papers.md).
     """
     files = _read(original, options), _read(perturbed, options)
+    if not model:
+        check_one_model(*files)
     pairs, how, notes = score_pairs(join(*files, keep), scoring)
     answered = [pair for pair in pairs if pair.answered]
     notes += _unanswered(pairs)
@@ -135,6 +137,7 @@ def gap_of_predictions(
         settings=settings or Settings(),
     )
     fell = [p.original for p in answered if p.original.right and not p.perturbed.right]
+    _check_references((original, perturbed), references)
     clean = [_reference(files_of, options, how, pairs, comparison) for files_of in references]
     rules = (partial(threshold_score, rule="sign"), mcnemar_score)
     scores: list[Score] = [if_equally_hard(rule)(comparison) for rule in rules]
@@ -267,6 +270,22 @@ def _conditions(pairs: Sequence[ScoredPair]) -> tuple[Condition, Condition]:
     return condition("original"), condition("perturbed")
 
 
+def _check_references(own: Files, references: Sequence[Files]) -> None:
+    """Refuse a reference whose files are the model's, or another reference's."""
+    seen = {_paths(own): "the model's own"}
+    for files in references:
+        if None not in (paths := _paths(files)) and paths in seen:
+            raise DataError(
+                f"the reference {files[0]} and {files[1]}: these are {seen[paths]} files; give the"
+                " files of another, clean model"
+            )
+        seen[paths] = "another reference's"
+
+
+def _paths(files: Files) -> tuple[Path | None, ...]:
+    return tuple(file.resolve() if isinstance(file, Path) else None for file in files)
+
+
 def _reference(
     sources: Files,
     options: ReadOptions | None,
@@ -276,6 +295,7 @@ def _reference(
 ) -> Reference:
     """Return a reference model's replies to the same pairs, and the model's gap against it."""
     files = _read(sources[0], options), _read(sources[1], options)
+    check_one_model(*files)
     theirs, _, notes = score_pairs(join(*files), how)
     by_key = {_key(pair): pair for pair in theirs}
     n_answered = sum(pair.answered for pair in pairs)
@@ -324,7 +344,8 @@ def _item(pair: ScoredPair, benchmark: str) -> Item:
 
 
 def _model(files: tuple[PredictionFile, PredictionFile]) -> str:
-    return next((file.model for file in files if file.model), files[0].path.stem)
+    """Return the model's name in logs or file names, else the first file's name."""
+    return next((name for name in models_of(*files) if name), files[0].path.stem)
 
 
 def _fingerprint(model: str, pairs: Sequence[ScoredPair]) -> str:

@@ -9,6 +9,12 @@ from flipbench.core.errors import DataError
 
 from .prediction import Prediction, PredictionFile, listing
 
+_VERSIONS = frozenset(
+    "o p a b orig original originals pert perturbed flipped flip edited edit redrawn clean base"
+    " before after old new first second plain variant v0 v1 v2 0 1 2".split()
+)
+"""Words of file names that say which version a file is of, not which model answered."""
+
 
 @dataclass(frozen=True)
 class PredictionPair:
@@ -112,3 +118,45 @@ def _words(text: str) -> str:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 160 else text[:157] + "…"
+
+
+def models_of(original: PredictionFile, perturbed: PredictionFile) -> tuple[str, str]:
+    """Return the models that two files name: in the log, or in VLMEvalKit's ``MODEL_DATASET``.
+
+    Names that end alike and differ before are two models on one data set, unless what differs is a
+    word for a version; names that begin alike are one model. Empty strings if neither holds.
+    """
+    if original.model or perturbed.model:
+        return original.model, perturbed.model
+    first, second = (file.path.stem.split("_") for file in (original, perturbed))
+    n = n_last = 0
+    while n < min(len(first), len(second)) and first[n] == second[n]:
+        n += 1
+    while n_last < min(len(first), len(second)) - n and first[-1 - n_last] == second[-1 - n_last]:
+        n_last += 1
+    if first == second:
+        return "", ""
+    n = min(n, len(first) - 1, len(second) - 1)  # the rest names the data set
+    differing = [parts[n : len(parts) - n_last] for parts in (first, second)]
+    if n_last == 0:
+        return "_".join(first[:n]), "_".join(first[:n])
+    if not all(differing) or any(part.lower() in _VERSIONS for part in sum(differing, [])):
+        return "", ""
+    return "_".join([*first[:n], *differing[0]]), "_".join([*first[:n], *differing[1]])
+
+
+def check_one_model(original: PredictionFile, perturbed: PredictionFile) -> None:
+    """Refuse files whose names or logs say that two models answered.
+
+    Raises
+    ------
+    DataError
+        If they do.
+    """
+    first, second = models_of(original, perturbed)
+    if first and second and first != second:
+        raise DataError(
+            f"{original.path} is of {first!r} and {perturbed.path} of {second!r}: a gap between two"
+            " models means nothing; give both files of one model, or say that it is one: --model"
+            " NAME"
+        )

@@ -15,7 +15,7 @@ from .rows import TableRow
 
 OWN_KEYS = frozenset(
     "doc_id doc target arguments input resps filtered_resps doc_hash prompt_hash target_hash"
-    " token_counts input_media".split()
+    " token_counts input_media filter metrics".split()
 )
 ITEM_KEY = "flipbench_item"
 GROUP_KEY = "flipbench_group"
@@ -27,7 +27,11 @@ def is_samples(rows: Sequence[TableRow]) -> bool:
 
 
 def lmms_eval_predictions(
-    path: Path, rows: Sequence[TableRow], metric: str = "", id_key: str = ""
+    path: Path,
+    rows: Sequence[TableRow],
+    metric: str = "",
+    id_key: str = "",
+    filter_name: str = "",
 ) -> PredictionFile:
     """Read one object per document.
 
@@ -42,11 +46,16 @@ def lmms_eval_predictions(
     metric : str
         The metric that marks replies right or wrong; by default the only one with values 0 and 1.
 
+    filter_name : str
+        Which filter's rows to take: lm-evaluation-harness writes each document once per filter.
+
     Raises
     ------
     DataError
-        If a key is missing, a reply is not a single text, or the file lacks ``metric``.
+        If a key is missing, a reply is not a single text, or the file lacks ``metric`` or the
+        filter, or has several filters and none is named.
     """
+    rows = _of_one_filter(path, rows, filter_name)
     metrics = [key for key in rows[0].cells if key not in OWN_KEYS]
     if metric and metric not in metrics:
         raise DataError(
@@ -61,12 +70,28 @@ def lmms_eval_predictions(
     return PredictionFile(path, "lmms-eval", predictions, model, task)
 
 
+def _of_one_filter(path: Path, rows: Sequence[TableRow], name: str) -> Sequence[TableRow]:
+    filters = list(dict.fromkeys(str(r.cells["filter"]) for r in rows if "filter" in r.cells))
+    if name and name not in filters:
+        raise DataError(
+            f"{path}: there is no filter {name!r} (found: {', '.join(filters) or 'none'})"
+            + nearest(name, filters)
+        )
+    if not name and len(filters) > 1:
+        raise DataError(
+            f"{path}: each document has one row per filter ({', '.join(filters)}); choose one:"
+            f" --column filter={filters[0]} (columns={{'filter': …}} in Python)"
+        )
+    return [row for row in rows if not name or str(row.cells.get("filter")) == name]
+
+
 def _prediction(row: TableRow, metric: str, id_key: str) -> Prediction:
-    text = _one_text(row)
+    by_likelihood = _is_by_likelihood(row)
+    text = None if by_likelihood else _one_text(row)
     question = row.cells.get("input")
     prompt = question if isinstance(question, str) else ""
     target = str(row.cells.get("target", "")).strip()
-    failed = "" if text and text.strip() else "there is no reply"
+    failed = "" if by_likelihood or (text and text.strip()) else "there is no reply"
     return Prediction(
         id=_id(row, id_key),
         where=row.where,
@@ -88,6 +113,24 @@ def _id(row: TableRow, id_key: str) -> str:
     if value is None or not id_text(value):
         raise DataError(f"{row.where}: there is no {id_key!r}; give the key of the id")
     return id_text(value)
+
+
+def _is_by_likelihood(row: TableRow) -> bool:
+    """Return whether the options' log-likelihoods were compared: pairs (value, greedy or not)."""
+    value = row.cells.get("filtered_resps", row.cells.get("resps"))
+    return (
+        isinstance(value, list)
+        and len(value) > 1
+        and all(isinstance(v, list) and len(v) == 2 and _is_number(v[0]) for v in value)
+    )
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _one_text(row: TableRow) -> str | None:

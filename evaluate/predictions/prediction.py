@@ -53,16 +53,14 @@ class PredictionFile:
 
 
 def id_text(value: Any) -> str:
-    """Return an id as text; 17 and 17.0 are the same id.
+    """Return an id as text; 17 and 17.0, as numbers or as text, are the same id.
 
-    >>> id_text(17), id_text(17.0), id_text(" a1 "), id_text(None)
-    ('17', '17', 'a1', '')
+    >>> id_text(17), id_text(17.0), id_text("17.0"), id_text(" a1 "), id_text(None)
+    ('17', '17', '17', 'a1', '')
     """
-    if value is None:
-        return ""
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return str(value).strip()
+    text = "" if value is None else str(value).strip()
+    whole, point, zeros = text.partition(".")
+    return whole if point and zeros and not zeros.strip("0") and whole.isdigit() else text
 
 
 def truth(value: Any) -> bool | None:

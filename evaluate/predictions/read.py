@@ -23,7 +23,8 @@ class ReadOptions:
     Attributes
     ----------
     columns : dict of str
-        Tables: what a column means → its name. lmms-eval: ``id`` → the key of the id.
+        Tables: what a column means → its name. lmms-eval: ``id`` → the key of the id; ``filter`` →
+        the filter whose rows are taken.
     scorer : str
         The Inspect scorer or lmms-eval metric that marks replies right or wrong.
     epoch : int or None
@@ -64,7 +65,8 @@ def _read(path: Path, options: ReadOptions) -> PredictionFile:
             return inspect_predictions(path, data, options.scorer, options.epoch)
     rows = read_rows(path)
     if is_samples(rows):
-        return lmms_eval_predictions(path, rows, options.scorer, options.columns.get("id", ""))
+        keys = (options.columns.get(meaning, "") for meaning in ("id", "filter"))
+        return lmms_eval_predictions(path, rows, options.scorer, *keys)
     return table_predictions(path, rows, options.columns)
 
 

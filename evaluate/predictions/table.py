@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flipbench.benchmarks.grouping import group_of, rotated_groups
 from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.prompting.prompts import LETTERS
 
@@ -19,10 +21,13 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "answer": ("answer", "gold", "target", "label"),
     "correct": ("hit", "correct", "is_correct", "score"),
     "question": ("question",),
-    "group": ("g_index", "group", "image_id", "image_path"),
+    "group": (),
     "error": ("error",),
 }
-"""What a column means → its possible names, in order of preference; case is ignored."""
+"""What a column means → its possible names, in order of preference; case is ignored.
+
+Without a name, groups are found by `flipbench.benchmarks.grouping`.
+"""
 
 API_FAILURE = "Failed to obtain answer via API"
 """What VLMEvalKit writes in place of a reply."""
@@ -51,8 +56,15 @@ def table_predictions(
     header = list(dict.fromkeys(name for row in rows for name in row.cells))
     names = _columns(path, header, columns or {})
     letters = [letter for letter in LETTERS if letter in header]
-    predictions = tuple(_prediction(row, names, letters) for row in rows)
-    return PredictionFile(path, "table", predictions)
+    predictions = [_prediction(row, names, letters) for row in rows]
+    rotated = rotated_groups([prediction.id for prediction in predictions])
+    grouped = tuple(
+        prediction
+        if prediction.group or prediction.id not in rotated
+        else replace(prediction, group=rotated[prediction.id])
+        for prediction in predictions
+    )
+    return PredictionFile(path, "table", grouped)
 
 
 def _columns(path: Path, header: Sequence[str], given: Mapping[str, str]) -> dict[str, str]:
@@ -112,7 +124,7 @@ def _prediction(row: TableRow, columns: Mapping[str, str], letters: Sequence[str
         ),
         correct=None if error else correct,
         question=text("question"),
-        group=text("group"),
+        group=text("group") if "group" in columns else group_of(row.cells),
         error=error,
     )
 

@@ -22,7 +22,7 @@ from flipbench.core.records import Count, Mean, ReferenceResult, Score, content_
 from flipbench.reporting import formats
 
 from ..protocol.rules import MAX_UNPARSED, Verdict, significant
-from ..scoring.old_answers import WrongAnswer, without_old_answers
+from ..scoring.old_answers import WrongAnswer, stratified_p, without_old_answers
 from ..scoring.paired_replies import PairedReplies, Pairs, Reading
 from ..scoring.soundness import (
     Doubt,
@@ -290,6 +290,7 @@ class _Deliberation:
             )
             doubts += self._unjudged() if decides == "old_answer_attraction" else []
             doubts += self._no_effect()
+            doubts += self._swapped() if verdict == "not_detected" and not self.references else []
             doubts += evidence.other_causes if verdict == "contaminated" else ()
         return Decision(
             "inconclusive" if doubts else verdict,
@@ -480,6 +481,37 @@ class _Deliberation:
                 "have the pairs judged (flipbench filter or flipbench review), say who judged them"
                 " (--judged-by), or compare with a clean model (--reference)",
                 "unjudged",
+            )
+        ]
+
+    def _swapped(self) -> list[Doubt]:
+        """Ask whether the versions are swapped: wrong originals then name the other's answer."""
+        pairs, gap = self.evidence.pairs, self.evidence.gap
+        original = self.evidence.replies.original
+        if gap.statistic is None or gap.statistic <= 0:
+            return []
+        wrong = [
+            WrongAnswer(
+                pairs.ids[i],
+                int(original.choices[i]),
+                int(pairs.new[i]),
+                int(pairs.old[i]),
+                int(pairs.n_options[i]),
+                pairs.clusters[i],
+            )
+            for i in np.flatnonzero(original.wrong & (pairs.n_options > 2)).tolist()
+            if original.choices[i] >= 0
+        ]
+        n_other = sum(answer.is_old for answer in wrong)
+        if not wrong or stratified_p(wrong) > UNLIKELY:
+            return []
+        return [
+            Doubt(
+                f"{n_other:,} of {len(wrong):,} wrong answers to originals name the perturbed"
+                " version's answer, as if the two versions were swapped",
+                "give them the other way round if they are; if not, compare with a clean model"
+                " (--reference)",
+                "swapped?",
             )
         ]
 

@@ -89,7 +89,7 @@ def qualifiers(
         lines.append(f"{'; '.join(each.text() for each in evidence.guessing)}.")
     lines.append(_unknown_replies(evidence))
     if len(set(evidence.pairs.clusters)) == len(evidence.pairs.ids):
-        lines.append("No two pairs are known to share an image; they count as independent.")
+        lines.append("No two pairs are known to share an image: rows are counted as independent.")
     lines += [_reference_line(reference) for reference in decision.references]
     lines += [
         f"The reference {name} is left out: {why}." for name, why in decision.left_out.items()

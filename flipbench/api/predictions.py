@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from flipbench.api import display
+from flipbench.core.errors import ConfigError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from flipbench.evaluate.predictions.prediction import PredictionFile
     from flipbench.evaluate.protocol.rules import Verdict
 
-    Answers = str | Path | Mapping[str, bool | None] | Sequence[bool | None]
+    Answers = str | Path | pd.DataFrame | Mapping[str, bool | None] | Sequence[bool | None]
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,9 +91,10 @@ def gap(
 
     Parameters
     ----------
-    original, perturbed : str, Path, mapping or sequence
-        Files of VLMEvalKit, lmms-eval or Inspect, or a table; or right and wrong: a mapping from
-        item id to bool, or a sequence of shape (n_items,) in the same order. None is no answer.
+    original, perturbed : str, Path, DataFrame, mapping or sequence
+        Files of VLMEvalKit, lmms-eval or Inspect, or a table; a data frame with the columns of
+        such a table; or right and wrong: a mapping from item id to bool, or a sequence of shape
+        (n_items,) in the same order. None is no answer.
     model, benchmark : str
         Names for the table; taken from the files if not given.
     reference : (original, perturbed) or sequence of them, optional
@@ -119,9 +121,11 @@ def gap(
 
     Raises
     ------
+    ConfigError
+        If answers are neither files, data frames nor right and wrong.
     DataError
-        If a file cannot be read, the two do not hold the same items, or no item is answered in
-        both versions.
+        If a file cannot be read or is of another model than its companion, the two do not hold the
+        same items, or no item is answered in both versions.
 
     Examples
     --------
@@ -163,22 +167,59 @@ def _references(
 
 
 def _readable(answers: Answers, name: str) -> Path | PredictionFile:
-    """Return a file's path, or right and wrong answers as if they had been read from a file."""
+    """Return a file's path, or answers from Python as if they had been read from a file.
+
+    Raises
+    ------
+    ConfigError
+        If they are neither a path, a data frame, nor right and wrong.
+    """
+    import pandas as pd
+
     if isinstance(answers, str | Path):
         return Path(answers)
     from flipbench.evaluate.predictions.prediction import Prediction, PredictionFile
+    from flipbench.evaluate.predictions.rows import TableRow
+    from flipbench.evaluate.predictions.table import table_predictions
 
-    if not isinstance(answers, Mapping):
-        answers = {str(number): right for number, right in enumerate(answers)}
+    if isinstance(answers, pd.DataFrame):
+        records = answers.to_dict("records")
+        rows = [
+            TableRow(f"{name}, row {number}", {str(key): cell for key, cell in row.items()})
+            for number, row in enumerate(records)
+        ]
+        return table_predictions(Path(name), rows)
+    if isinstance(answers, Mapping):
+        items = {str(item_id): right for item_id, right in answers.items()}
+    elif isinstance(answers, Sequence | pd.Series) or hasattr(answers, "tolist"):
+        values = answers.tolist() if hasattr(answers, "tolist") else answers
+        items = {str(number): right for number, right in enumerate(values)}
+    else:
+        raise ConfigError(
+            f"{name}: {type(answers).__name__} is no answers; give a file, a data frame with a"
+            " column of ids, a mapping from item id to right or wrong, or a sequence of these"
+        )
     predictions = tuple(
         Prediction(
-            id=str(item_id),
+            id=item_id,
             where=f"{name}, {item_id}",
             text=None,
             gold="",
-            correct=None if right is None else bool(right),
-            error="there is no answer" if right is None else "",
+            correct=_right_or_wrong(right, f"{name}, {item_id}"),
+            error="" if right is not None and right == right else "there is no answer",
         )
-        for item_id, right in answers.items()
+        for item_id, right in items.items()
     )
     return PredictionFile(Path(name), "Python", predictions)
+
+
+def _right_or_wrong(value: object, where: str) -> bool | None:
+    """Return a truth value, 0 or 1 as a bool; None, and NaN, are no answer."""
+    if value is None or value != value:
+        return None
+    if isinstance(value, str) or value not in (0, 1):
+        raise ConfigError(
+            f"{where}: {value!r} is neither right (True, 1) nor wrong (False, 0) nor None; replies"
+            " are read from files and data frames, with columns id, prediction, answer and A, B, …"
+        )
+    return bool(value)

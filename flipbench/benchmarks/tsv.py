@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from flipbench.benchmarks.build import Draft, build_item
+from flipbench.benchmarks.grouping import group_of
 from flipbench.benchmarks.image_files import decode_base64, image_folder, split_cell
 from flipbench.benchmarks.report import Benchmark, Collector, RowError, RowPlace
 from flipbench.benchmarks.specs import TsvSpec
@@ -235,7 +236,7 @@ def _draft(
         answer_is="letter",
         hint=cells.get("hint", ""),
         category=cells.get("category", ""),
-        group=cells.get("g_index", ""),
+        group=group_of(cells, has_images=True),
         licence=spec.licence,
         extra=extra | ({"l2_category": subcategory} if subcategory else {}),
     )

@@ -349,3 +349,42 @@ def test_formats_may_differ_between_the_two(tmp_path: Path) -> None:
     one = plain_csv(tmp_path / "original.csv", rows("original"))
     score = gap_of_predictions(one, both(tmp_path, ".xlsx")[1]).by_rule["sign"]
     assert score.paired == PairedCounts(**COUNTS)
+
+
+def test_rotated_rows_and_sets_of_pictures_are_grouped(tmp_path: Path) -> None:
+    """VLMEvalKit's circular files: 24 questions right, of which 4 fall, in four rotations each."""
+    files = []
+    for side, n_right in (("original", 24), ("perturbed", 20)):
+        table: list[Row] = []
+        for i in range(30):
+            for turn in range(4):
+                gold = (i + (side == "perturbed") - turn) % 4
+                reply = gold if i < n_right else (gold + 1) % 4
+                table.append(
+                    {"index": i + 1 + 1_000_000 * turn, "question": f"Q{i}?"}
+                    | {"ABCD"[j]: f"{'wxyz'[(j + turn) % 4]}" for j in range(4)}
+                    | {"answer": "ABCD"[gold], "prediction": "ABCD"[reply]}
+                )
+        files.append(plain_csv(tmp_path / f"{side}.csv", table))
+    table_of = gap_of_predictions(*files)
+    score = table_of.by_rule["mcnemar"]
+    assert score.n == 120 and score.p_value == pytest.approx(1 / 16)
+    sets = [Path(str(file).replace(".csv", "-sets.csv")) for file in files]
+    for file, target in zip(files, sets, strict=True):
+        rows = list(csv.DictReader(file.open()))
+        numbered = [
+            dict(row, index=str(i), set_id=str(i // 4), category="VD") for i, row in enumerate(rows)
+        ]
+        plain_csv(target, numbered)
+    assert gap_of_predictions(*sets).by_rule["mcnemar"].p_value == pytest.approx(1 / 16)
+
+
+def test_ids_are_the_same_as_numbers_and_as_text(tmp_path: Path) -> None:
+    original, perturbed = (
+        letters(tmp_path, side, "AB" * 4, golds)
+        for side, golds in (("original", "AB" * 4), ("perturbed", "BA" * 4))
+    )
+    text = original.read_text().splitlines()
+    rows = [text[0], *(line.replace(",", ".0,", 1) for line in text[1:])]
+    original.write_text("\n".join(rows) + "\n")
+    assert gap_of_predictions(original, perturbed).by_rule["mcnemar"].n == 8

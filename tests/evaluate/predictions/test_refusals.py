@@ -6,14 +6,19 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openpyxl
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import flipbench as fb
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Count
 from flipbench.evaluate.predictions.gap import gap_of_predictions
+from flipbench.evaluate.predictions.join import models_of
+from flipbench.evaluate.predictions.prediction import PredictionFile
 from flipbench.evaluate.predictions.read import ReadOptions, read_ids, read_predictions
 from flipbench.evaluate.predictions.rows import read_rows
 from tests.fixtures.prediction_files import FILES, Row, both, plain_csv, rows
@@ -288,9 +293,9 @@ def test_lmms_eval_ids_inside_a_metric(tmp_path: Path) -> None:
         read_predictions(path, ReadOptions(columns={"id": "mmstar.key"}))
 
 
-def test_lmms_eval_log_likelihoods_are_no_replies(tmp_path: Path) -> None:
+def test_several_replies_to_one_document_are_refused(tmp_path: Path) -> None:
     line = json.loads(SAMPLES.read_text().splitlines()[0])
-    line["filtered_resps"] = [[-1.0, True], [-2.0, False]]
+    line["filtered_resps"] = ["A", "B"]
     path = tmp_path / "s.jsonl"
     path.write_text(json.dumps(line))
     with pytest.raises(DataError, match="line 1: 2 replies to one document"):
@@ -340,3 +345,124 @@ def test_a_file_that_is_not_a_binary_log_is_refused(tmp_path: Path) -> None:
     path.write_bytes(b"PK nonsense")
     with pytest.raises(DataError, match="not an Inspect log"):
         read_predictions(path)
+
+
+@pytest.mark.parametrize(
+    ("names", "models"),
+    [
+        (("Qwen2-VL_RQA", "Qwen2-VL_RQA_flipped"), ("Qwen2-VL", "Qwen2-VL")),
+        (("MiniCPM_V_2_6_RQA", "MiniCPM_V_2_6_RQAflipped"), ("MiniCPM_V_2_6",) * 2),
+        (("Strong-7B_RQA", "Weak-2B_RQA"), ("Strong-7B", "Weak-2B")),
+        (("LLaVA_v1.5_7b_RQA", "LLaVA_v1.5_13b_RQA"), ("LLaVA_v1.5_7b", "LLaVA_v1.5_13b")),
+        (("original", "perturbed"), ("", "")),
+        (("orig_RQA", "pert_RQA"), ("", "")),
+        (("a", "a"), ("", "")),
+    ],
+)
+def test_files_of_kits_name_their_models(names: tuple[str, str], models: tuple[str, str]) -> None:
+    files = [PredictionFile(Path(f"{name}.xlsx"), "table", ()) for name in names]
+    assert models_of(files[0], files[1]) == models
+
+
+def test_files_of_two_models_are_refused_unless_said_to_be_of_one(tmp_path: Path) -> None:
+    original, perturbed = both(tmp_path)
+    files = original.rename(tmp_path / "A-7B_RQA.csv"), perturbed.rename(tmp_path / "B-2B_RQA.csv")
+    with pytest.raises(DataError, match="of 'A-7B' and .* of 'B-2B': a gap between two models"):
+        gap_of_predictions(*files)
+    assert gap_of_predictions(*files, model="one").scores[0].model == "one"
+
+
+def test_a_reference_is_neither_the_model_nor_given_twice(tmp_path: Path) -> None:
+    own = both(tmp_path)
+    with pytest.raises(DataError, match="these are the model's own files"):
+        gap_of_predictions(*own, references=[own])
+    (tmp_path / "clean").mkdir()
+    clean = both(tmp_path / "clean")
+    with pytest.raises(DataError, match="these are another reference's files"):
+        gap_of_predictions(*own, references=[clean, clean])
+
+
+def answered_rows(n: int = 12) -> list[dict[str, object]]:
+    return [
+        {"index": i, "question": f"Q{i}?", "A": "a", "B": "b", "answer": "AB"[i % 2]}
+        | {"prediction": "A"}
+        for i in range(n)
+    ]
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [["yes", "no"], {"a": "yes"}, [0.5], [2], {"a": [True]}, 3, [True, "A"]],
+)
+def test_what_is_not_right_or_wrong_is_refused(answers: Any) -> None:
+    with pytest.raises(ConfigError, match="neither right|is no answers"):
+        fb.gap(answers, answers)
+
+
+def test_data_frames_are_read_as_tables(tmp_path: Path) -> None:
+    frames = []
+    for side in (0, 1):
+        rows = answered_rows()
+        frames.append(pd.DataFrame(rows).assign(answer=["AB"[(i + side) % 2] for i in range(12)]))
+    result = fb.gap(*frames, model="m", benchmark="b")
+    assert result.gap.n == 12 and result.gap.accuracies["original"].k == 6
+    assert fb.gap(np.array([1, 0, 1]), pd.Series([True, False, None])).gap.n == 2
+    with pytest.raises(DataError, match="no column for the id"):
+        fb.gap(frames[0].drop(columns="index"), frames[1])
+
+
+def rows_by_filter(path: Path, *filters: str) -> Path:
+    rows = [
+        {"doc_id": i, "input": f"Q{i}?\nA. a\nB. b", "target": "AB"[i % 2], "filter": name}
+        | {"filtered_resps": ["A" if name == "strict" else "B"], "resps": [["A"]], "acc": 1.0}
+        for i in range(8)
+        for name in filters
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_one_row_per_filter_has_to_be_chosen(tmp_path: Path) -> None:
+    path = rows_by_filter(tmp_path / "o.jsonl", "strict", "flexible")
+    with pytest.raises(DataError, match=r"one row per filter \(strict, flexible\); choose one"):
+        read_predictions(path)
+    strict = read_predictions(path, ReadOptions({"filter": "strict"}))
+    assert {p.text for p in strict.predictions} == {"A"} and len(strict.predictions) == 8
+    with pytest.raises(DataError, match="there is no filter 'strikt'.*strict"):
+        read_predictions(path, ReadOptions({"filter": "strikt"}))
+
+
+def test_likelihoods_of_options_are_read_by_their_mark(tmp_path: Path) -> None:
+    path = tmp_path / "o.jsonl"
+    rows = [
+        {"doc_id": i, "target": "0", "resps": [[["-1.5", "False"]], [["-0.5", "True"]]]}
+        | {"filtered_resps": [["-1.5", "False"], ["-0.5", "True"]], "acc": float(i % 2)}
+        for i in range(6)
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    read = read_predictions(path).predictions
+    assert [p.correct for p in read] == [False, True] * 3 and not any(p.error for p in read)
+
+
+def test_swapped_files_are_asked_about() -> None:
+    """A contaminated model's files, the wrong way round: the gap is positive."""
+    rng = np.random.default_rng(0)
+    old = rng.integers(4, size=200)
+    new = (old + rng.integers(1, 4, 200)) % 4
+    replies = np.where(rng.random(200) < 0.4, old, new)
+
+    def frame(gold: np.ndarray, chosen: np.ndarray) -> pd.DataFrame:
+        cells = {letter: letter.lower() for letter in "ABCD"}
+        return pd.DataFrame(
+            [
+                {"index": i, "answer": "ABCD"[gold[i]], "prediction": "ABCD"[chosen[i]]} | cells
+                for i in range(200)
+            ]
+        )
+
+    files = frame(old, old), frame(new, replies)
+    assert fb.gap(*files, judged_by="Ann").verdict == "contaminated"
+    swapped = fb.gap(*files[::-1], judged_by="Ann")
+    assert swapped.verdict == "inconclusive" and "as if the two versions were swapped" in str(
+        swapped
+    )
