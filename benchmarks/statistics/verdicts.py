@@ -89,9 +89,11 @@ def verdict_of(question: Question) -> str:
     verdict = ""
     for n_items in question.looks or (None,):
         settings: dict[str, Any] = {"judged_by": "the simulation"}
+        known = inspect.signature(fb.gap).parameters
         if n_items is not None:
             settings["keep"] = [str(at) for at in range(n_items)]
-        if question.exchangeable and "exchangeable" in inspect.signature(fb.gap).parameters:
+            settings |= {"sequential": True} if "sequential" in known else {}
+        if question.exchangeable and "exchangeable" in known:
             settings["exchangeable"] = True
         verdict = _gap(question, settings)
         if verdict == "contaminated":

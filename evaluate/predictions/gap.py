@@ -64,6 +64,7 @@ def gap_of_predictions(
     references: Sequence[Files] = (),
     judged_by: str = "",
     exchangeable: bool | None = None,
+    sequential: bool = False,
     settings: Settings | None = None,
 ) -> GapTable:
     """Compare a model's predictions on the original and on the perturbed items.
@@ -88,6 +89,9 @@ def gap_of_predictions(
     exchangeable : bool, optional
         See `flipbench.core.paired.PairedBenchmark`; by default the perturbed images are edits,
         which may be harder or easier than their originals.
+    sequential : bool
+        Whether the verdict is that of `flipbench.evaluate.statistics.sequential`, over the items in
+        the file's order: valid however often one looks while more are answered.
 
     Returns
     -------
@@ -160,6 +164,7 @@ def gap_of_predictions(
         replies=_paired_replies(pairs, comparison.answers),
         gap=scores[1],
         exchangeable=exchangeable,
+        sequential=sequential,
         judged=Judged(
             n=len(answered),
             n_judged=len(answered) if judged_by else 0,

@@ -200,16 +200,17 @@ def _matches(
     answers: Sequence[WrongAnswer], rng: np.random.Generator, n_draws: int = N_PERMUTATIONS
 ) -> NDArray[np.int64]:
     """Return how many choices meet their old answer, if these are permuted, shape (n_draws,)."""
-    options = range(answers[0].n_options)
+    options = sorted({a.old for a in answers} | {a.choice for a in answers})
     rows = [sum(a.old == option for a in answers) for option in options]
     left = np.tile([sum(a.choice == option for a in answers) for option in options], (n_draws, 1))
     matches = np.zeros(n_draws, dtype=np.int64)
-    for row, size in enumerate(rows):
+    for row, size in enumerate(rows[:-1]):
         need = np.full(n_draws, size)
-        for column in options:
+        for column in range(len(options) - 1):
             rest = left[:, column + 1 :].sum(axis=1)
             drawn = rng.hypergeometric(left[:, column], rest, need)
             matches += drawn if column == row else 0
             left[:, column] -= drawn
             need -= drawn
-    return matches
+        left[:, -1] -= need
+    return matches + left[:, -1]  # the last row takes what is left

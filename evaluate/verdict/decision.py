@@ -138,8 +138,8 @@ class GapEvidence:
         """
         if score is None or score.p_value is None or score.verdict == "inconclusive":
             return 1.0
-        if self.exchangeable and among is None:
-            return score.p_value
+        if among is None and (self.exchangeable or score.p_value > score.alpha):
+            return score.p_value  # leaving old answers out cannot make it smaller
         ids = set(score.per_item) if among is None else set(score.per_item) & among
         pairs, choices = self.pairs, replies.perturbed.choices
         wrong = [

@@ -85,6 +85,7 @@ def gap(
     keep: str | Path | Collection[str] | None = None,
     judged_by: str = "",
     exchangeable: bool | None = None,
+    sequential: bool = False,
     sign: bool = False,
 ) -> GapResult:
     """Compare a model's answers on the original and on the perturbed version of the same items.
@@ -116,6 +117,9 @@ def gap(
         True if neither version is harder by construction, for instance because a coin decided
         which of two scenes is the original: the gap alone then proves memory. By default the
         perturbed versions are edits, which may be harder or easier. False: pairs that were found.
+    sequential : bool
+        Whether one looks again and again while the model answers more items, in the file's order:
+        the verdict then rests on evidence that is valid at every look.
     sign : bool
         Whether tables show the paper's rule, the sign of the gap, as well.
 
@@ -152,6 +156,7 @@ def gap(
         ],
         judged_by=judged_by,
         exchangeable=exchangeable,
+        sequential=sequential,
     )
     return GapResult(replace(table, show_sign=sign))
 

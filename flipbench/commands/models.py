@@ -124,6 +124,10 @@ def gap(
             " the perturbed versions are edits",
         ),
     ] = None,
+    sequential: Annotated[
+        bool,
+        typer.Option("--sequential", help="more items will follow: evidence valid at every look"),
+    ] = False,
     sign: Annotated[bool, typer.Option("--sign", help="show the paper's sign rule too")] = False,
     form: Annotated[
         str, typer.Option("--format", help="markdown, csv, latex or json")
@@ -145,6 +149,7 @@ def gap(
         keep=keep,
         judged_by=judged_by,
         exchangeable=exchangeable,
+        sequential=sequential,
         sign=sign,
     )
     (say_markdown if form == "markdown" else say)(result.content.text(form))
