@@ -108,9 +108,8 @@ class LocalChat:
 
     def _read(self, ids: list[int], n_prompt: int) -> ChatReply | Exception:
         """Read the new tokens of one row, up to its end token."""
-        ends = self.vlm.model.generation_config.eos_token_id
-        end_ids = set(ends if isinstance(ends, list) else [ends])
-        stop = next((i for i, token in enumerate(ids) if token in end_ids), None)
+        ends = self.vlm.end_ids
+        stop = next((i for i, token in enumerate(ids) if token in ends), None)
         if stop is None:
             return ServiceError(
                 f"{self.name}: the reply was cut off after {len(ids)} tokens; raise max_tokens"
