@@ -130,8 +130,11 @@ def _place(peft: Any, adapted: Any, file: Path, only_shapes: bool) -> Placement:
         if renamed in tensors:
             twice.append(name)
         tensors.setdefault(renamed, tensor)
-    shapes = {name: (tensor.shape, expected[name].shape) for name, tensor in tensors.items()
-              if name in expected and tensor.shape != expected[name].shape}
+    shapes = {
+        name: (tensor.shape, expected[name].shape)
+        for name, tensor in tensors.items()
+        if name in expected and tensor.shape != expected[name].shape
+    }
     absent = sorted(expected.keys() - tensors.keys())
     if shapes or absent or twice:
         odd = sorted(name for name in tensors.keys() - expected.keys())
@@ -149,9 +152,7 @@ def _place(peft: Any, adapted: Any, file: Path, only_shapes: bool) -> Placement:
     placement = Placement(n_placed, len(stored), n_renamed)
     if problems := str(report):
         base = adapted.get_base_model().name_or_path
-        raise DataError(
-            f"{file}: not an adapter for {base}: {placement}; {problems}; {_REMEDY}"
-        )
+        raise DataError(f"{file}: not an adapter for {base}: {placement}; {problems}; {_REMEDY}")
     return placement
 
 
@@ -186,7 +187,7 @@ class CurrentNames:
         if stored in self._expected:
             return stored
         plain = _plain(stored)
-        *rest, second, last = (".".join(["", "", plain]).split("."))
+        *rest, second, last = ".".join(["", "", plain]).split(".")
         without = (rest + [last], rest + [second], rest)  # the adapter's name inside
         saved = re.sub(r"\.modules_to_save\.[^.]+", "", plain)
         candidates = (plain, *(".".join(parts).lstrip(".") for parts in without), saved)
@@ -248,5 +249,3 @@ def _translate_patterns(config: Any, model: Any, stored: Iterable[str]) -> None:
 
 def _fits(pattern: str, module: str) -> bool:
     return any(re.fullmatch(pattern, name) for name in older_names(module))
-
-

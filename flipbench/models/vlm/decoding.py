@@ -14,7 +14,6 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import Probe
 from flipbench.models.vlm.scoring import TokenStatistics, token_statistics
 
-
 _TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
 
 

@@ -184,7 +184,9 @@ class HuggingFaceVLM:
         return DataError(f"{where}: {self.name} cannot answer it: {why}") if why else None
 
     @torch.inference_mode()
-    def _ask_sharing(self, probes: Sequence[Probe], images: ImageStore) -> dict[int, Response | Exception]:
+    def _ask_sharing(
+        self, probes: Sequence[Probe], images: ImageStore
+    ) -> dict[int, Response | Exception]:
         """Answer what can be answered with common beginnings read once, by the probes' places."""
         texts = self._texts(probes)
         passages = self.conversation.passages(probes, texts)
@@ -250,9 +252,7 @@ class HuggingFaceVLM:
             raise DataError(f"{self.name} returns NaN; load it with dtype: float32 or bfloat16")
 
     @torch.inference_mode()
-    def _generate(
-        self, probes: Sequence[Probe], images: ImageStore
-    ) -> list[Response | Exception]:
+    def _generate(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
         out: list[Response | Exception] = []
         for some in batched(probes, ROWS_AT_ONCE):
             inputs = self._inputs(some, images)

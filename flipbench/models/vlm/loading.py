@@ -21,7 +21,13 @@ from flipbench.models.loading_report import load_pretrained
 from flipbench.models.plugins import check_protocol
 from flipbench.models.protocols import VLM, Capability
 from flipbench.models.vlm.adapters import Placement, attach_adapter
-from flipbench.models.vlm.checkpoints import base_of, check_files, fingerprint, first_line, resolve_path
+from flipbench.models.vlm.checkpoints import (
+    base_of,
+    check_files,
+    fingerprint,
+    first_line,
+    resolve_path,
+)
 from flipbench.models.vlm.families import family_of
 
 if TYPE_CHECKING:
