@@ -122,12 +122,13 @@ def _stored(file: Path) -> dict[str, Any]:
     from safetensors.torch import load_file
 
     try:
-        return load_file(str(file))
+        tensors: dict[str, Any] = load_file(str(file))
     except (SafetensorError, OSError) as error:
         raise PrerequisiteError(
             f"{file}: damaged LoRA weights, which do not fit anything ({first_line(error)}); copy"
             " or download them again"
         ) from error
+    return tensors
 
 
 def _converted(cls: Any, lora: LoRA, file: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Put an adapter's matrices into its base, each where it belongs, under today's names or older ones."""
+"""Put an adapter's matrices into its base, each where it belongs, also under older names."""
 
 from __future__ import annotations
 

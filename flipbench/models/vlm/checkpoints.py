@@ -361,9 +361,9 @@ def _check_templates(adapter: Path, base: str, at: dict[str, str]) -> None:
     for file, text in _templates(str(adapter), {}):
         if text not in known:
             raise DataError(
-                f"{adapter / file}: another chat template than that of its base {base}, and which of"
-                f" the two it was trained with is not known; remove the one beside the adapter to"
-                " ask with the base's, or put it in the base's place"
+                f"{adapter / file}: another chat template than that of its base {base}, and"
+                " which of the two it was trained with is not known; remove the one beside the"
+                " adapter to ask with the base's, or put it in the base's place"
             )
 
 
@@ -433,11 +433,11 @@ def _check_candidates(folder: Path, weights: set[str]) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message; a heading with what it introduces.
+    r"""Return the first line of an error's message; a heading with what it introduces.
 
     The middle of a long one is left out, since the reason is at its beginning or its end.
 
-    >>> first_line(ValueError("cannot load x:\\n\\tno such tensor\\n..."))
+    >>> first_line(ValueError("cannot load x:\n\tno such tensor\n..."))
     'cannot load x: no such tensor'
     >>> len(first_line(ValueError("x" * 1000)))
     400

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from flipbench.models.vlm.sharing.token_trees import batched, by_length, forward
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS, split_labels
 
+Answer = Callable[[Sequence[Probe], ImageStore], Sequence[Response | Exception]]
 ROWS_AT_ONCE = 64  # prompts in a forward pass, where each is a row of its own
 
 
@@ -161,7 +162,7 @@ class HuggingFaceVLM:
                 size, with_statistics = probe.max_new_tokens, probe.token_statistics
                 key = (probe.ask, bool(probe.images), size, with_statistics, probe.labels)
                 groups.setdefault(key, []).append(i)
-        by_kind = {"choose": self._choose, "embed": self._embed}
+        by_kind: dict[str, Answer] = {"choose": self._choose, "embed": self._embed}
         by_kind |= dict.fromkeys(("generate", "continue_text"), self._generate)
         for (ask, *_), rows in groups.items():
             answer = by_kind.get(ask, self._score)
