@@ -30,7 +30,7 @@ _REMEDY = (
 class Placement:
     """How many of an adapter's matrices have a place in its base.
 
-    ``n_renamed`` of them have an older version's names.
+    ``n_renamed`` of them had an older version's names, or the adapter's own name in theirs.
     """
 
     n_placed: int
@@ -41,9 +41,9 @@ class Placement:
         """Return the counts in words.
 
         >>> str(Placement(70, 70, 70))
-        '70 of 70 matrices have a place, 70 of them under names of an older version'
+        '70 of 70 matrices have a place, 70 of them renamed'
         """
-        older = f", {self.n_renamed} of them under names of an older version" * bool(self.n_renamed)
+        older = f", {self.n_renamed} of them renamed" * bool(self.n_renamed)
         return f"{self.n_placed} of {self.n_stored} matrices have a place{older}"
 
 
@@ -126,10 +126,11 @@ def _place(peft: Any, adapted: Any, file: Path, only_shapes: bool) -> Placement:
     tensors, twice, n_renamed = dict[str, Any](), list[str](), 0
     for name, tensor in stored.items():
         renamed = current.of(name)
-        n_renamed += renamed != name
         if renamed in tensors:
             twice.append(name)
-        tensors.setdefault(renamed, tensor)
+            continue
+        n_renamed += renamed != name
+        tensors[renamed] = tensor
     shapes = {
         name: (tensor.shape, expected[name].shape)
         for name, tensor in tensors.items()
