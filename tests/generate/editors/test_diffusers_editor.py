@@ -272,7 +272,13 @@ def test_settings_cover_everything_that_affects_the_image(
     ("options", "message"),
     [
         ({"arguments": {"guidence_scale": 2}}, "did you mean 'guidance_scale'"),
-        ({"arguments": {"width": 64}}, "'width' is set by the editor"),
+        *(
+            ({"arguments": {name: 1}}, f"'{name}' is set by the editor; remove it")
+            for name in ("width", "num_images_per_prompt", "output_type", "return_dict")
+        ),
+        ({"arguments": {"latents": 1}}, "'latents' is set by the editor; remove it"),
+        ({"arguments": {"prompt_embeds": [1]}}, "'prompt_embeds' is set by the editor"),
+        ({"arguments": {"callback_on_step_end": 1}}, "is set by the editor"),
         ({"instruction": "{capton}"}, "did you mean 'caption'"),
         ({"instruction": "redraw"}, "or every edit is the same"),
         ({"instruction": "{caption"}, "is not a template"),
