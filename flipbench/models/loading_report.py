@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
+
 from flipbench.core.errors import DataError
 
 _NAMED = 3
@@ -102,11 +104,35 @@ def load_pretrained(cls: Any, where: str | Path, part: str, **options: Any) -> A
     Exception
         What the library raises if the checkpoint cannot be loaded at all.
     """
-    model, info = cls.from_pretrained(
-        where, use_safetensors=True, output_loading_info=True, **options
-    )
+    of_diffusers = hasattr(cls, "load_config")
+    if not of_diffusers:  # to be told which, instead of an error without names
+        options["ignore_mismatched_sizes"] = True
+    try:
+        model, info = cls.from_pretrained(
+            where, use_safetensors=True, output_loading_info=True, **options
+        )
+    except ValueError:
+        if of_diffusers:  # its error names the first tensor and advises to draw it at random
+            LoadingReport.read({"mismatched_keys": _mismatched(cls, where)}).check(part, where)
+        raise
     LoadingReport.read(info).check(part, where)
     return model
+
+
+def _mismatched(cls: Any, where: str | Path) -> list[tuple[str, list[int], list[int]]]:
+    """Return the tensors of a diffusers model that are stored in another shape."""
+    import torch
+
+    with torch.device("meta"):
+        expected = cls.from_config(cls.load_config(where)).state_dict()
+    mismatched = []
+    for file in Path(where).glob("*.safetensors"):
+        with safe_open(file, framework="pt") as stored:
+            for name in expected.keys() & set(stored.keys()):
+                shape = list(stored.get_slice(name).get_shape())
+                if shape != list(expected[name].shape):
+                    mismatched.append((name, shape, list(expected[name].shape)))
+    return mismatched
 
 
 def first_names(names: Collection[str]) -> str:

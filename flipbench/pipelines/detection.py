@@ -178,6 +178,7 @@ def plan(settings: DetectionSettings) -> Detection:
     those that need a clean model if none is given. A reference whose card records that it was
     trained on the benchmark's items is refused.
     """
+    quiet_libraries()
     benchmark, config = settings.benchmark()
     asked, sources = _resolved(settings.model, settings.name, settings.references)
     subject = settings.under_test(asked, "asked about", 1)

@@ -118,7 +118,9 @@ def load_model(
         options["quantization_config"] = four_bits(base, dtype, **at, **options)
     options |= {"config": config} if config else {}
     try:
-        model = _load_base(base, dtype=getattr(torch, dtype), **at, **options)
+        model = load_pretrained(
+            AutoModelForImageTextToText, base, "model", dtype=getattr(torch, dtype), **at, **options
+        )
     except RuntimeError as error:
         if not quantization:
             raise
@@ -132,13 +134,6 @@ def load_model(
     # peft has inserted the adapter's matrices into this model
     merges = merge and not quantization
     return adapted.merge_and_unload() if merges else adapted.get_base_model()
-
-
-def _load_base(base: str, **options: Any) -> Any:
-    # shapes that differ are reported, as the rest is, instead of an error without their names
-    return load_pretrained(
-        AutoModelForImageTextToText, base, "model", ignore_mismatched_sizes=True, **options
-    )
 
 
 def check_weights(model: ModelConfig) -> Placement | None:
@@ -164,7 +159,9 @@ def check_weights(model: ModelConfig) -> Placement | None:
         return None
     config = architecture(base, **at, **trust)
     if not hasattr(config, "quantization_config"):
-        skeleton = _load_base(base, device_map="meta", config=config, **trust)
+        skeleton = load_pretrained(
+            AutoModelForImageTextToText, base, "model", device_map="meta", config=config, **trust
+        )
     elif base != where:
         with torch.device("meta"):
             skeleton = AutoModelForImageTextToText.from_config(config, **trust)

@@ -55,7 +55,7 @@ def reshape(tensors: Tensors) -> Tensors:
     [
         (lose, "[23] tensors are missing"),
         (add, "1 tensor is without a place"),
-        (reshape, "expected shape|of another shape|mismatch|shapes"),
+        (reshape, r"1 tensor is of another shape \(.*: \[\d+, \d+\] instead of"),
     ],
 )
 @pytest.mark.parametrize("part", ["transformer", "vae", *WEIGHTS, "controlnet"])
@@ -71,10 +71,10 @@ def test_a_part_whose_tensors_do_not_fit_is_refused_at_the_start(
     flux_editor(pipeline=str(pipeline), controlnet=str(controlnet))
     file = weights_of(folder)
     save_file(change(load_file(file)), file, {"format": "pt"})
-    with pytest.raises(PrerequisiteError, match=f"/{part}.*({message})"):
+    with pytest.raises(PrerequisiteError, match=f"/{part}.*{message}"):
         flux_editor(pipeline=str(pipeline), controlnet=str(controlnet))
     if part != "controlnet":
-        with pytest.raises(PrerequisiteError, match=f"/{part}.*({message})"):
+        with pytest.raises(PrerequisiteError, match=f"/{part}.*{message}"):
             generic(pipeline)
 
 
