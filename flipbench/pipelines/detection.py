@@ -288,7 +288,6 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
     Answers, and images that detectors make, are stored in the run directory; the benchmark's own
     folder is not changed.
     """
-    quiet_libraries()
     run, configured = detection.run, detection.configured
     prompt_settings = detection.prompt_settings
     benchmark = detection.benchmark.with_images_in(run.images)
