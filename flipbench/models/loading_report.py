@@ -115,8 +115,16 @@ def load_pretrained(cls: Any, where: str | Path, part: str, **options: Any) -> A
         if of_diffusers:  # its error names the first tensor and advises to draw it at random
             LoadingReport.read({"mismatched_keys": _mismatched(cls, where)}).check(part, where)
         raise
-    LoadingReport.read(info).check(part, where)
+    LoadingReport.read(info | _without_tied_head(model, info)).check(part, where)
     return model
+
+
+def _without_tied_head(model: Any, info: Mapping[str, Any]) -> dict[str, Any]:
+    """Leave out a head that equals the embeddings, of a model that is used without its head."""
+    if not getattr(getattr(model, "config", None), "tie_word_embeddings", False):
+        return {}
+    unexpected = info.get("unexpected_keys", ())
+    return {"unexpected_keys": [name for name in unexpected if name != "lm_head.weight"]}
 
 
 def _mismatched(cls: Any, where: str | Path) -> list[tuple[str, list[int], list[int]]]:

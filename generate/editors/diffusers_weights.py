@@ -108,12 +108,13 @@ def model_classes(cls: Any, index: JsonDict) -> Iterator[tuple[str, Any]]:
 
 
 def _check_components(cls: Any, folder: Path, index: JsonDict, elsewhere: Parts) -> None:
-    """Refuse a pipeline without a part; only those with a default may be missing."""
+    """Refuse a pipeline without a part that has no default and is not listed as optional."""
+    optional = {*elsewhere, *getattr(cls, "_optional_components", ())}
     missing = [
         p.name
         for p in inspect.signature(cls.__init__).parameters.values()
         if p.name != "self" and p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
-        if p.name not in elsewhere and _is_null(index.get(p.name))
+        if p.name not in optional and _is_null(index.get(p.name))
     ]
     if missing:
         raise PrerequisiteError(

@@ -318,7 +318,7 @@ def check_files(where: str) -> None:
     """Check that the files of a checkpoint's folder, and of its base, are there and whole.
 
     Weights are not read: a safetensors file says how long it must be. Of hub ids, only
-    whether the hub can be reached is checked.
+    whether the hub can be reached, and that they are no adapters, is checked.
 
     Raises
     ------
@@ -329,14 +329,25 @@ def check_files(where: str) -> None:
     """
     refuse_single_file(where)
     base, at = base_of(where)
-    for folder in dict.fromkeys((Path(where), Path(base))):
+    for place in dict.fromkeys((where, base)):
+        folder = Path(place)
         if not folder.is_dir():
             check_hub()
+            _refuse_adapter_on_hub(place, at)
             continue
         check_card(folder)
         _check_folder(folder)
     if base != where:
         _check_templates(Path(where), base, at)
+
+
+def _refuse_adapter_on_hub(hub_id: str, at: dict[str, str]) -> None:
+    """Refuse a hub id with an adapter, which transformers would load, unchecked, onto its base."""
+    if _cached(hub_id, ADAPTER, at):
+        raise PrerequisiteError(
+            f"{hub_id}: it has an adapter ({ADAPTER}), and adapters are read from folders only;"
+            f" download it ('hf download {hub_id} --local-dir FOLDER') and give the folder"
+        )
 
 
 def refuse_single_file(path: str) -> None:
@@ -387,7 +398,11 @@ def _cached(hub_id: str, name: str, at: dict[str, str]) -> Path | None:
 
     quietly = {"_raise_exceptions_for_missing_entries": False}
     quietly |= {"_raise_exceptions_for_connection_errors": False}
-    path = cached_file(hub_id, name, **quietly, **at)
+    try:
+        path = cached_file(hub_id, name, **quietly, **at)
+    except (OSError, ValueError) as error:  # there is no such checkpoint, which loading it says
+        log.debug("%s of %s is not known: %s", name, hub_id, error)
+        return None
     return Path(path) if path else None
 
 

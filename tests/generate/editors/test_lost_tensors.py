@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from flipbench.core.errors import PrerequisiteError
 from flipbench.generate.editors.diffusers_editor import DiffusersEditor, DiffusersEditorSpec
+from flipbench.generate.editors.diffusers_weights import check_pipeline
 from flipbench.generate.editors.flux_editor import FluxControlNetEditor
 
 Editor = Callable[..., FluxControlNetEditor]
@@ -92,6 +93,16 @@ def test_a_component_that_is_null_is_named(part: str, pipeline: Path, flux_edito
             PrerequisiteError, match=rf"model_index.json: it has no {part}, without"
         ):
             make()
+
+
+def test_a_component_that_its_class_calls_optional_may_be_null(tmp_path: Path) -> None:
+    folder, diffusers = tmp_path / "ip2p", pytest.importorskip("diffusers")
+    cls = diffusers.StableDiffusionInstructPix2PixPipeline
+    parts = ("vae", "text_encoder", "tokenizer", "unet", "scheduler")
+    index = dict.fromkeys(parts, ["made-up", "Part"]) | {"safety_checker": [None, None]}
+    assert check_pipeline(cls, folder, index, {}) is None
+    with pytest.raises(PrerequisiteError, match="it has no unet, without"):
+        check_pipeline(cls, folder, index | {"unet": [None, None]}, {})
 
 
 @pytest.mark.parametrize("name", ["flux1-dev-Q4.gguf", "flux1-dev-fp8.safetensors", "flux.ckpt"])
