@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -16,7 +17,7 @@ from transformers import (
 )
 
 from flipbench.config.local_models import ModelConfig, Quantization
-from flipbench.core.errors import PrerequisiteError, need
+from flipbench.core.errors import FlipbenchError, PrerequisiteError, need
 from flipbench.models.loading_report import load_pretrained
 from flipbench.models.plugins import check_protocol
 from flipbench.models.protocols import VLM, Capability
@@ -32,6 +33,8 @@ from flipbench.models.vlm.families import family_of
 
 if TYPE_CHECKING:
     from flipbench.models.vlm.huggingface import HuggingFaceVLM
+
+log = logging.getLogger(__name__)
 
 
 def usable_device(name: str) -> str:
@@ -139,7 +142,8 @@ def load_model(
 def check_weights(model: ModelConfig) -> Placement | None:
     """Check that a checkpoint's tensors have their places, by their names and shapes alone.
 
-    Nothing is checked of hub ids and quantised checkpoints before they are loaded.
+    Those of a model on the hub, and of one whose weights are quantised already, are only checked
+    when it is loaded; an adapter of such a model is checked here.
 
     Returns
     -------
@@ -155,17 +159,20 @@ def check_weights(model: ModelConfig) -> Placement | None:
     check_files(where)
     base, at = base_of(where, model.revision)
     trust = {"trust_remote_code": model.trust_remote_code}
-    if not Path(base).is_dir():
+    try:
+        config = architecture(base, **at, **trust)
+        if Path(base).is_dir() and not hasattr(config, "quantization_config"):
+            loaded = {"device_map": "meta", "config": config, **trust}
+            skeleton = load_pretrained(AutoModelForImageTextToText, base, "model", **loaded)
+        elif base != where:
+            with torch.device("meta"):
+                skeleton = AutoModelForImageTextToText.from_config(config, **trust)
+        return None if base == where else attach_adapter(skeleton, where, only_shapes=True)[1]
+    except FlipbenchError:
+        raise
+    except Exception as error:  # not every class can be built without weights: loading it decides
+        log.debug("%s cannot be checked without loading it: %s", where, error)
         return None
-    config = architecture(base, **at, **trust)
-    if not hasattr(config, "quantization_config"):
-        skeleton = load_pretrained(
-            AutoModelForImageTextToText, base, "model", device_map="meta", config=config, **trust
-        )
-    elif base != where:
-        with torch.device("meta"):
-            skeleton = AutoModelForImageTextToText.from_config(config, **trust)
-    return None if base == where else attach_adapter(skeleton, where, only_shapes=True)[1]
 
 
 def four_bits(where: str, dtype: str, **options: Any) -> Any:

@@ -51,32 +51,38 @@ def reshape(tensors: Tensors) -> Tensors:
     return tensors | {name: tensors[name][:-1].clone()}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lose, "[23] tensors are missing"),
-        (add, "1 tensor is without a place"),
-        (reshape, r"1 tensor is of another shape \(.*: \[\d+, \d+\] instead of"),
-    ],
-)
-@pytest.mark.parametrize("part", ["transformer", "vae", *WEIGHTS, "controlnet"])
+LOSSES = [
+    (lose, "[23] tensors are missing"),
+    (add, "1 tensor is without a place"),
+    (reshape, r"1 tensor is of another shape \(.*: \[\d+, \d+\] instead of"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), LOSSES)
+@pytest.mark.parametrize("part", ["transformer", "vae", *WEIGHTS])
 def test_a_part_whose_tensors_do_not_fit_is_refused_at_the_start(
     part: str,
     change: Callable[[Tensors], Tensors],
     message: str,
     pipeline: Path,
-    controlnet: Path,
     flux_editor: Editor,
 ) -> None:
-    folder = controlnet if part == "controlnet" else pipeline / part
-    flux_editor(pipeline=str(pipeline), controlnet=str(controlnet))
-    file = weights_of(folder)
+    flux_editor(pipeline=str(pipeline))
+    file = weights_of(pipeline / part)
     save_file(change(load_file(file)), file, {"format": "pt"})
-    with pytest.raises(PrerequisiteError, match=f"/{part}.*{message}"):
-        flux_editor(pipeline=str(pipeline), controlnet=str(controlnet))
-    if part != "controlnet":
-        with pytest.raises(PrerequisiteError, match=f"/{part}.*{message}"):
-            generic(pipeline)
+    for make in (lambda: flux_editor(pipeline=str(pipeline)), lambda: generic(pipeline)):
+        with pytest.raises(PrerequisiteError, match=f"/{part}.*the {part}'s weights: {message}"):
+            make()
+
+
+@pytest.mark.parametrize(("change", "message"), LOSSES)
+def test_a_controlnet_whose_tensors_do_not_fit_is_refused_at_the_start(
+    change: Callable[[Tensors], Tensors], message: str, controlnet: Path, flux_editor: Editor
+) -> None:
+    file = weights_of(controlnet)
+    save_file(change(load_file(file)), file, {"format": "pt"})
+    with pytest.raises(PrerequisiteError, match=f"the controlnet's weights: {message}"):
+        flux_editor(controlnet=str(controlnet))
 
 
 def generic(pipeline: Path, **options: Any) -> DiffusersEditor:
@@ -105,15 +111,22 @@ def test_a_component_that_its_class_calls_optional_may_be_null(tmp_path: Path) -
         check_pipeline(cls, folder, index | {"unet": [None, None]}, {})
 
 
-@pytest.mark.parametrize("name", ["flux1-dev-Q4.gguf", "flux1-dev-fp8.safetensors", "flux.ckpt"])
-def test_a_single_file_is_refused(name: str, tmp_path: Path, flux_editor: Editor) -> None:
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        ("pipeline", "flux1-dev-Q4.gguf"),
+        ("pipeline", "flux1-dev-fp8.safetensors"),
+        ("pipeline", "flux.ckpt"),
+        ("controlnet", "canny-Q4.gguf"),  # a ControlNet may be a file of safetensors
+    ],
+)
+def test_a_single_file_is_refused(
+    option: str, name: str, tmp_path: Path, flux_editor: Editor
+) -> None:
     (tmp_path / name).write_bytes(b"GGUF")
     for path in (str(tmp_path / name), f"someone/FLUX/{name}"):
-        for options in ({"pipeline": path}, {"controlnet": path}):
-            if "controlnet" in options and name.endswith("safetensors"):
-                continue  # ControlNets may be single files
-            with pytest.raises(PrerequisiteError, match=f"{name}: single files .* not supported"):
-                flux_editor(**options)
+        with pytest.raises(PrerequisiteError, match=f"{name}: single files .* not supported"):
+            flux_editor(**{option: path})
 
 
 def qkv(block: int) -> Tensors:
