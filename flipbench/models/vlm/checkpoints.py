@@ -26,7 +26,12 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Of a weight, by precision."""
 _END, _INDEX = ".safetensors", ".safetensors.index.json"
 _FULL, _FULL_INDEX = f"model{_END}", f"model{_INDEX}"
-_TEMPLATES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+_TEMPLATES = (
+    "chat_template.jinja",
+    "chat_template.json",
+    "processor_config.json",
+    "tokenizer_config.json",
+)
 _LONGEST = 400  # characters of another library's message
 _SINGLE_FILES = (_END, ".gguf", ".ckpt", ".bin", ".pt", ".pth", ".sft")
 
@@ -369,6 +374,8 @@ def refuse_single_file(path: str) -> None:
 def _check_templates(adapter: Path, base: str, at: dict[str, str]) -> None:
     """Refuse a chat template beside an adapter that its base, whose template is used, lacks."""
     known = {text for _, text in _templates(base, at)}
+    if not known and not Path(base).is_dir():
+        return  # the hub cannot be reached, and nothing of the base is here
     for file, text in _templates(str(adapter), {}):
         if text not in known:
             raise DataError(
