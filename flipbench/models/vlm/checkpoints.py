@@ -376,6 +376,9 @@ def _check_templates(adapter: Path, base: str, at: dict[str, str]) -> None:
     known = {text for _, text in _templates(base, at)}
     if not known and not Path(base).is_dir():
         return  # the hub cannot be reached, and nothing of the base is here
+    architectures = _config(base, at).get("architectures")
+    if check_card(adapter).get("architectures", architectures) != architectures:
+        return  # the wrong base altogether, which loading it says
     for file, text in _templates(str(adapter), {}):
         if text not in known:
             raise DataError(
