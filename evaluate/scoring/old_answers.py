@@ -213,4 +213,5 @@ def _matches(
             left[:, column] -= drawn
             need -= drawn
         left[:, -1] -= need
-    return matches + left[:, -1]  # the last row takes what is left
+    matches += left[:, -1]  # the last row takes what is left
+    return matches

@@ -91,6 +91,11 @@ class DetectionResult:
         return self.content.finding.qualifiers
 
     @property
+    def notes(self) -> Sequence[str]:
+        """Where each model was asked, and what else the page says beside the verdict."""
+        return self.content.notes
+
+    @property
     def gap(self) -> Score:
         """The score that decides, unless the verdict is withheld (`qualifiers` say why).
 

@@ -79,7 +79,8 @@ def detect(
     The verdict is that of the perturbation gap, compared with that of a clean model if one is given
     (--reference); every other detector is shown beside it. The same command again asks nothing
     twice.
-    With --base-url, a model or reference without a folder is a name on that server.
+    With --base-url, --model is a name on that server, and so is a reference that is neither a
+    folder nor shipped with flipbench.
     """
     from flipbench.api.detection import examined
     from flipbench.commands.model_names import named_model
@@ -118,7 +119,8 @@ def detect(
         plug_ins = [name for name in settings.detectors if ":" in name]
         raise typer.Exit(say("\n".join([*count_work(planned), *not_built(plug_ins)])))
     result = examined(planned)
-    say("\n".join([str(result), *(f"- {text}" for text in result.qualifiers), str(result.page)]))
+    said = [*result.qualifiers, *result.notes]
+    say("\n".join([str(result), *(f"- {text}" for text in said), str(result.page)]))
     given = shlex.join(["flipbench", *sys.argv[1:]])
     then = {}
     if not reference:

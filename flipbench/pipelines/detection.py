@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import yaml
 
@@ -38,11 +38,14 @@ from flipbench.evaluate.verdict.verdict import ModelVerdict
 from flipbench.models.engine import answers_of
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.checkpoints import check_card, resolve_path
-from flipbench.models.vlm.served import APIVLM, resolve_model
+from flipbench.models.vlm.served import APIVLM, resolve_reference, serve_model
 from flipbench.pipelines.assembly import quiet_libraries
 from flipbench.pipelines.detectors import ConfiguredDetectors, without_plug_ins
 from flipbench.pipelines.evaluation import ask_and_score, diagnose_all, follow_ups, work_lines
 from flipbench.prompting.prompts import PromptSettings
+
+if TYPE_CHECKING:
+    from flipbench.models.vlm.adapters import Placement
 
 _FAMILY = "detect"
 _YAML = (".yaml", ".yml")
@@ -116,7 +119,7 @@ class Detection:
     """The model to examine, clean models to compare it with, and how they are queried.
 
     In the grid, ``subject`` has dose 1 and the references dose 0; only the suspicion of single
-    items depends on that.
+    items depends on that. ``placements`` are those of the models that are adapters, by name.
     """
 
     benchmark: PairedBenchmark
@@ -129,6 +132,7 @@ class Detection:
     options: StageOptions
     command: str
     sequential: bool = False
+    placements: Mapping[str, Placement] = field(default_factory=dict)
 
     @property
     def models(self) -> list[ModelUnderTest]:
@@ -187,6 +191,7 @@ def plan(settings: DetectionSettings) -> Detection:
     those that need a clean model if none is given. A reference whose card records that it was
     trained on the benchmark's items is refused.
     """
+    quiet_libraries()
     benchmark, config = settings.benchmark()
     asked, sources = _resolved(settings.model, settings.name, settings.references)
     subject = settings.under_test(asked, "asked about", 1)
@@ -227,6 +232,7 @@ def plan(settings: DetectionSettings) -> Detection:
             f"{run.path}: its page is about the pairs made here; choose another --out"
         )
     return Detection(
+        placements=_placements((subject, *clean)),
         benchmark=benchmark,
         subject=subject,
         references=clean,
@@ -240,27 +246,36 @@ def plan(settings: DetectionSettings) -> Detection:
     )
 
 
+def _placements(models: Sequence[ModelUnderTest]) -> dict[str, Placement]:
+    """Check the models' tensors; return where those of the adapters go, by the models' names."""
+    from flipbench.models.vlm.loading import check_weights  # imports model libraries
+
+    placements = {m.model.name: check_weights(m.weights) for m in models if m.weights}
+    return {name: placement for name, placement in placements.items() if placement}
+
+
 def _resolved(
     model: Model, name: str, references: Model | Sequence[Model]
 ) -> tuple[str | VLM, list[str | VLM]]:
-    """Return model and references, those on a server as models behind it."""
+    """Return model and references, those on a server as models behind it.
+
+    A model that is named with a server is asked there, even if a folder here has its name.
+    """
     several: Sequence[Model] = (
         references if isinstance(references, list | tuple) else [references]  # type: ignore[list-item]
     )
+    subject: str | VLM = str(model) if isinstance(model, Path) else model
     server = ""
     if name:
         if not isinstance(model, str):
             raise ConfigError(f"name {name!r}: of a model on a server; give the server's address")
-        model, server = name, model
+        server, subject = model, serve_model(name, model)
     elif isinstance(model, str) and model.startswith(("http://", "https://")):
         raise ConfigError(f"{model}: a server; name the model there that is asked (name=…)")
-
-    def resolved(one: Model) -> str | VLM:
-        if isinstance(one, str):
-            return resolve_model(one, server)
-        return str(one) if isinstance(one, Path) else one
-
-    return resolved(model), [resolved(one) for one in several]
+    clean = [str(one) if isinstance(one, Path) else one for one in several]
+    return subject, [
+        resolve_reference(one, server) if isinstance(one, str) else one for one in clean
+    ]
 
 
 def count_work(detection: Detection) -> list[str]:
@@ -294,7 +309,6 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
     Answers, and images that detectors make, are stored in the run directory; the benchmark's own
     folder is not changed.
     """
-    quiet_libraries()
     if detection.sequential:
         return _examine_look_by_look(detection)
     run, configured = detection.run, detection.configured
@@ -337,7 +351,7 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
         diagnosis=diagnoses.get(subject.fingerprint),
     )
     replies = replies_of(benchmark, prompt_settings, answers[subject.name])
-    notes = [*_notes(detection), *configured.notes()]
+    notes = [*places_asked(detection), *_notes(detection), *configured.notes()]
     return VerdictPage(ModelVerdict(evidence), grid, replies, settings, notes), reports
 
 
@@ -390,15 +404,34 @@ def _notes(detection: Detection) -> list[str]:
     ]
 
 
+def places_asked(detection: Detection) -> list[str]:
+    """Return a sentence that says where each model was asked, and what came of an adapter."""
+    sentences = []
+    for entry in detection.models:
+        placement = detection.placements.get(entry.model.name)
+        adapter = f" An adapter: {placement}." if placement else ""
+        sentences.append(f"{entry.model.name} was asked at {_place_of(entry)}.{adapter}")
+    return sentences
+
+
+def _place_of(entry: ModelUnderTest) -> str:
+    """Return a path, a hub id, an address, or the class of an object of the user's own."""
+    if entry.weights:
+        return entry.weights.path
+    if isinstance(entry.vlm, APIVLM):
+        return str(entry.vlm.spec.base_url)
+    return type(entry.vlm).__qualname__
+
+
 def _settings(detection: Detection) -> dict[str, str]:
     subject, weights = detection.subject, detection.subject.weights
-    where = weights.path if weights else "a server"
-    if not weights and not isinstance(subject.vlm, APIVLM):
-        where = type(subject.vlm).__qualname__
     rows = {
         "command": detection.command,
-        "model": f"{where} ({subject.model.fingerprint})",
-        **{f"reference {r.model.name}": r.model.fingerprint for r in detection.references},
+        "model": f"{_place_of(subject)} ({subject.model.fingerprint})",
+        **{
+            f"reference {r.model.name}": f"{_place_of(r)} ({r.model.fingerprint})"
+            for r in detection.references
+        },
         "precision": (weights.quantization or weights.dtype) if weights else "",
         "asked by": detection.prompt_settings.ask,
         "pairs": f"{len(detection.benchmark.pairs):,}",

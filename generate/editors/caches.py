@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 from flipbench.core.errors import ConfigError, PrerequisiteError, nearest
 from flipbench.core.files import write_atomically
 from flipbench.core.records import JsonDict
+from flipbench.models.vlm.checkpoints import first_line
 
 from .diffusers_loading import (
     FirstBlockCache,
     PipelineSpec,
     TaylorSeerCache,
     diffusers,
-    first_line,
 )
 
 if TYPE_CHECKING:

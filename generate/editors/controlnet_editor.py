@@ -17,7 +17,8 @@ from .bad_input import check_control
 from .batching import Prepared, Task
 from .controls import Control
 from .diffusers_editor import Adapter, CallSpec, DiffusersEditor, one_or_list
-from .diffusers_loading import diffusers, find_part, load_part, part_hash, with_controlnet
+from .diffusers_loading import diffusers, find_part, part_hash, with_controlnet
+from .diffusers_weights import Parts
 
 
 @dataclass(frozen=True)
@@ -132,16 +133,22 @@ class ControlNetEditor(DiffusersEditor):
 
     def __init__(self, spec: ControlNetEditorSpec) -> None:
         super().__init__(spec)
-        self._control_folder = None
+        self.settings["control"] = spec.control.settings
+        if self.adapter.controlnet:
+            _, path = self._elsewhere.get("controlnet", (None, self._folder / "controlnet"))
+            self.settings["controlnet"] = part_hash(path)[:24]
+
+    def _find_parts(self) -> Parts:
+        spec, class_name, parts = self.spec, self.adapter.controlnet, dict[str, Any]()
         if spec.controlnet is not None:
-            if self.adapter.controlnet is None:
+            if class_name is None:
                 raise ConfigError(
                     f"{self.name} has no ControlNet: its transformer reads the control image;"
                     " remove controlnet"
                 )
-            self._control_folder = find_part(spec.controlnet, spec.controlnet_revision)
-        included = self._folder / "controlnet"
-        if self.adapter.controlnet and not (self._control_folder or included.is_dir()):
+            path = find_part(spec.controlnet, spec.controlnet_revision)
+            parts["controlnet"] = getattr(diffusers(), class_name), path
+        if class_name and not (parts or (self._folder / "controlnet").is_dir()):
             raise PrerequisiteError(
                 f"{spec.pipeline}: does not include a ControlNet; set controlnet to one for"
                 f" {self.name}"
@@ -151,9 +158,7 @@ class ControlNetEditor(DiffusersEditor):
                 f"{self.name}: its ControlNet fills in the masked image itself; set control to"
                 " {kind: none}"
             )
-        self.settings["control"] = spec.control.settings
-        if self.adapter.controlnet:
-            self.settings["controlnet"] = part_hash(self._control_folder or included)[:24]
+        return parts
 
     @property
     def _has_controlnet(self) -> bool:
@@ -173,12 +178,6 @@ class ControlNetEditor(DiffusersEditor):
             f"{self.name} is none of the structure-controlled pipelines"
             f" ({', '.join(CONTROLLED)}); use the editor 'diffusers' for others"
         )
-
-    def _parts(self) -> dict[str, Any]:
-        if self._control_folder is None or self.adapter.controlnet is None:
-            return {}
-        cls = getattr(diffusers(), self.adapter.controlnet)
-        return {"controlnet": load_part(cls, self._control_folder, self.spec.dtype)}
 
     def _prepare(self, candidate: Candidate, seed: int, images: ImageStore) -> Prepared:
         prepared = super()._prepare(candidate, seed, images)

@@ -27,19 +27,22 @@ from .diffusers_loading import (
     find_class,
     find_pipeline,
     fingerprint,
-    load,
     place,
     resolve_device,
     seeded,
     size_factor,
 )
-from .loras import lora_settings, with_loras
+from .diffusers_weights import Parts, check_pipeline, load
+from .loras import check_loras, lora_settings, with_loras
 from .sizes import fit, fit_mask
 
 _RESERVED = (
     *("image", "prompt", "mask_image", "control_image", "control_mask"),
-    *("height", "width", "generator"),
+    *("height", "width", "generator", "max_area", "_auto_resize"),
+    *("num_images_per_prompt", "output_type", "return_dict", "latents", "images"),
 )
+_COMPUTED = ("_embeds", "_embeds_mask", "_latents")
+"""How the arguments end that hold tensors computed before; they replace prompt or image."""
 FIELDS = ("caption", "question", "old_answer", "new_answer")
 
 
@@ -166,7 +169,8 @@ class DiffusersEditor:
         self.spec, self.batches = spec, Batches(spec.batch_size)
         _check_template(spec.instruction)
         self._device = resolve_device(spec.device, spec.offload)
-        self._folder, index = find_pipeline(spec.pipeline, spec.revision)
+        self._folder, self._index = find_pipeline(spec.pipeline, spec.revision)
+        index = self._index
         self.name: str = spec.pipeline_class or self._class_for(index["_class_name"])
         self._class = find_class(self.name)
         self._parameters = call_arguments(self._class)
@@ -175,6 +179,7 @@ class DiffusersEditor:
         distilled = self.adapter.distilled if index.get("is_distilled") is True else {}
         self.arguments = self._check_arguments(distilled | spec.arguments)
         speed = speed_settings(spec, self._class, controlnet=self._has_controlnet)
+        self._elsewhere = self._find_parts()
         self.settings: JsonDict = {
             "pipeline_class": self.name,
             "pipeline": fingerprint(self._folder, index),
@@ -186,6 +191,8 @@ class DiffusersEditor:
             **lora_settings(spec.loras),
             **speed,
         }
+        transformer = check_pipeline(self._class, self._folder, index, self._elsewhere)
+        check_loras(self._class, transformer, spec.loras)
 
     def __call__(
         self, candidates: Sequence[Candidate], seeds: Sequence[int], images: ImageStore
@@ -206,7 +213,8 @@ class DiffusersEditor:
     @cached_property
     def _loaded(self) -> Any:
         """The loaded pipeline, before it is placed on a device."""
-        loaded = load(self._class, self._folder, self.spec.dtype, **self._parts())
+        settings = self._index, self.spec.dtype, self._elsewhere
+        loaded = load(self._class, self._folder, *settings)
         return with_loras(loaded, self.spec.loras)
 
     @cached_property
@@ -222,8 +230,8 @@ class DiffusersEditor:
         """Return the class to load a checkpoint as, by default that of its index."""
         return index_class
 
-    def _parts(self) -> dict[str, Any]:
-        """Load components that are not part of the pipeline's folder."""
+    def _find_parts(self) -> Parts:
+        """Return the parts that are not in the pipeline's folder."""
         return {}
 
     def _default_adapter(self) -> Adapter:
@@ -288,7 +296,7 @@ class DiffusersEditor:
             if key not in self._parameters:
                 hint = nearest(key, list(self._parameters))
                 raise ConfigError(f"arguments: {self.name} takes no {key!r}{hint}")
-            if key in _RESERVED:
+            if key in _RESERVED or key.endswith(_COMPUTED) or key.startswith("callback"):
                 raise ConfigError(f"arguments: {key!r} is set by the editor; remove it")
         merged = self.adapter.defaults | given
         scale = merged.get("true_cfg_scale", self._parameters.get("true_cfg_scale", 1))

@@ -18,8 +18,10 @@ from flipbench.core.records import JsonDict, Value
 from flipbench.models.vlm.checkpoints import (
     BYTES,
     file_hash,
+    first_line,
     folder_hash,
     n_weights,
+    refuse_single_file,
     resolve_path,
 )
 
@@ -136,6 +138,7 @@ def find_pipeline(path: str, revision: str | None = None) -> tuple[Path, JsonDic
     PrerequisiteError
         If there is no such pipeline.
     """
+    refuse_single_file(path)
     folder = Path(resolve_path(path, "model_index.json"))
     if not folder.is_dir():
         try:
@@ -167,47 +170,6 @@ def parts_of(index: JsonDict) -> list[str]:
     return sorted(name for name, kind in index.items() if isinstance(kind, list) and kind[0])
 
 
-def load(cls: Any, folder: Path, dtype: str, **components: Any) -> Any:
-    """Load a pipeline, or one model of it, from safetensors.
-
-    Raises
-    ------
-    PrerequisiteError
-        If the folder is not a ``cls``, or its weights are not safetensors.
-    """
-    import torch
-
-    try:
-        return cls.from_pretrained(
-            folder, dtype=getattr(torch, dtype), use_safetensors=True, **components
-        )
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise PrerequisiteError(
-            f"{folder}: cannot load a {cls.__name__} ({first_line(error)}); give a folder or hub"
-            " id with its configuration and safetensors weights"
-        ) from error
-
-
-def load_part(cls: Any, path: Path, dtype: str) -> Any:
-    """Load a single model from its folder, or from one file of safetensors.
-
-    Raises
-    ------
-    PrerequisiteError
-        If it is not a ``cls``.
-    """
-    if path.is_dir():
-        return load(cls, path, dtype)
-    import torch
-
-    try:
-        return cls.from_single_file(str(path), torch_dtype=getattr(torch, dtype))
-    except (OSError, ValueError, TypeError, KeyError, RuntimeError, AttributeError) as error:
-        raise PrerequisiteError(
-            f"{path}: cannot load a {cls.__name__} ({first_line(error)}); give its folder or hub id"
-        ) from error
-
-
 def find_part(path: str, revision: str | None = None) -> Path:
     """Return a single model's folder, or its weights if they are one file.
 
@@ -221,6 +183,7 @@ def find_part(path: str, revision: str | None = None) -> Path:
     """
     if path.endswith(".safetensors"):
         return find_file(path, revision)
+    refuse_single_file(path)
     if Path(path).is_dir():
         if not (Path(path) / "config.json").exists():
             raise PrerequisiteError(f"{path}: not a model (no config.json)")
@@ -354,8 +317,3 @@ def fingerprint(folder: Path, index: JsonDict) -> str:
         if (folder / part).is_dir():
             digest.update(f"{part} {folder_hash(str(folder / part))}\0".encode())
     return digest.hexdigest()[:24]
-
-
-def first_line(error: Exception) -> str:
-    """Return an error's first line, shortened."""
-    return (str(error).strip().split("\n")[0] or type(error).__name__)[:200]

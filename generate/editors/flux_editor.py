@@ -18,7 +18,7 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Value
 from flipbench.core.run import versions
 from flipbench.models.protocols import Drawing
-from flipbench.models.vlm.checkpoints import BYTES
+from flipbench.models.vlm.checkpoints import BYTES, first_line
 
 from .bad_input import check_control, cut_of, finite, only_finite
 from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
@@ -30,16 +30,14 @@ from .diffusers_loading import (
     find_part,
     find_pipeline,
     fingerprint,
-    first_line,
-    load,
-    load_part,
     part_hash,
     place,
     resolve_device,
     size_factor,
     with_controlnet,
 )
-from .loras import lora_settings, with_loras
+from .diffusers_weights import Parts, check_pipeline, load
+from .loras import check_loras, lora_settings, with_loras
 from .sizes import fit
 from .true_guidance import true_guidance
 
@@ -162,10 +160,13 @@ class FluxControlNetEditor:
                 f"{spec.pipeline}: its scheduler does not shift with the size (neither does"
                 " FLUX.1-schnell's); set schedule to 'pipeline'"
             )
-        self._folder, self._control_folder = folder, control_folder
+        self._folder, self._control_folder, self._index = folder, control_folder, index
+        pipeline_class = diffusers().FluxControlNetPipeline
         speed = speed_settings(  # refuses what cannot be, before LoRA weights are fetched
-            spec, diffusers().FluxControlNetPipeline, controlnet=True, contexts=True
+            spec, pipeline_class, controlnet=True, contexts=True
         )
+        transformer = check_pipeline(pipeline_class, folder, index, self._elsewhere)
+        check_loras(pipeline_class, transformer, spec.loras)
         self.settings: JsonDict = {
             **spec.settings.model_dump(),
             "pipeline": fingerprint(folder, index),
@@ -201,15 +202,18 @@ class FluxControlNetEditor:
         """Both sides of an image must be a multiple of this."""
         return size_factor(self._loaded)
 
+    @property
+    def _elsewhere(self) -> Parts:
+        """The ControlNet, if it is not the pipeline's own."""
+        if self._control_folder is None:
+            return {}
+        return {"controlnet": (diffusers().FluxControlNetModel, self._control_folder)}
+
     @cached_property
     def _loaded(self) -> Any:
         """The loaded pipeline, before it is placed on a device."""
-        parts, dtype = {}, self.spec.dtype
-        if self._control_folder:
-            parts["controlnet"] = load_part(
-                diffusers().FluxControlNetModel, self._control_folder, dtype
-            )
-        loaded = load(diffusers().FluxControlNetPipeline, self._folder, dtype, **parts)
+        cls, dtype = diffusers().FluxControlNetPipeline, self.spec.dtype
+        loaded = load(cls, self._folder, self._index, dtype, self._elsewhere)
         return with_loras(loaded, self.spec.loras)
 
     @cached_property

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from flipbench import cli
 from flipbench.api.detection import examined
@@ -21,7 +22,8 @@ from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, Probe, Response
 from flipbench.core.run import Run
 from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.models.vlm.checkpoints import CARD
+from flipbench.models.vlm.checkpoints import CARD, resolve_path
+from flipbench.models.vlm.loading import load_model
 from flipbench.models.vlm.served import APIVLM
 from flipbench.pipelines.detection import DetectionSettings, default_run, name_of, plan, read_paired
 from flipbench.prompting.prompts import PromptSettings
@@ -315,17 +317,44 @@ def test_a_served_model_reports_what_it_cannot_do(
 
 
 def test_a_served_model_can_be_named_on_the_command_line(
-    flipbench: Any, pairs: Path, server: OpenAIServer
+    flipbench: Any, pairs: Path, server: OpenAIServer, tmp_path: Path
 ) -> None:
+    # a folder of that name, as after "vllm serve tiny-vlm", changes nothing
+    shutil.copytree(resolve_path(CLEAN), tmp_path / "tiny-vlm")
     given = ["--model", "tiny-vlm", "--base-url", server.base_url, "--benchmark", pairs]
     given += ["--ask", "generate", "--detectors", "perturbation_gap", "--limit", "4", "-q"]
     status, out, _ = flipbench(*given)
     asked = len(server.chats())
-    assert status == 0 and "tiny-vlm" in out
+    assert status == 0 and f"- tiny-vlm was asked at {server.base_url}." in out
+    assert asked > 4
     assert flipbench(*given)[0] == 0
     assert len(server.chats()) == asked + 1, "only the trial question is asked again"
     status, _, error = flipbench("--model", "x", "--base-url", "nonsense", "--benchmark", pairs)
     assert status == 2 and "--base-url nonsense" in error
+
+
+def test_pages_say_where_models_were_asked_and_what_came_of_an_adapter(
+    pairs: Path, tmp_path: Path
+) -> None:
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=2, target_modules=["q_proj"])
+    adapted = peft.PeftModel(load_model(resolve_path(CLEAN), "float32"), config)
+    adapted.save_pretrained(adapter := tmp_path / "adapted")
+    path = adapter / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": CLEAN}))
+    given: dict[str, Any] = {"run": tmp_path, "progress": False, "detectors": "perturbation_gap"}
+    settings = DetectionSettings(adapter, pairs, CLEAN, limit=2, **given)
+    result = examined(plan(settings))
+    n = len(load_file(adapter / "adapter_model.safetensors"))
+    came = f"adapted was asked at {adapter}. An adapter: {n} of {n} matrices have a place."
+    where = [came, f"{CLEAN} was asked at {CLEAN}."]
+    assert list(result.notes[:2]) == where
+    page = result.page.read_text()
+    assert all(note in page for note in where)
+    weights = dict(list(load_file(adapter / "adapter_model.safetensors").items())[1:])
+    save_file(weights, adapter / "adapter_model.safetensors", {"format": "pt"})
+    with pytest.raises(DataError, match=f"{n - 1} of {n - 1} matrices have a place; 1 tensor is"):
+        plan(settings)
 
 
 def test_four_bit_weights_have_their_own_fingerprint(pairs: Path, tmp_path: Path) -> None:

@@ -134,7 +134,8 @@ class ManagedVLM:
             If an adapter's rank is above ``max_lora_rank``, or the server would prepare pictures
             differently from the model in transformers.
         DataError
-            If the weights are damaged, or not those whose fingerprint was given.
+            If the weights are damaged, not those whose fingerprint was given, or a tensor has no
+            place, or only under another name.
         PrerequisiteError
             If there is no such executable.
         """
@@ -144,6 +145,7 @@ class ManagedVLM:
                 f"{self._path}: not the weights that the run's record of {self.name} names: a file"
                 " was altered; restore it, or delete the folder and run 'flipbench contaminate'"
             )
+        self._check_places()
         where = f"models.{self.name}.engine"
         if self._adapter:
             rank, most = read_object(Path(self._path) / ADAPTER).get("r"), self.engine.max_lora_rank
@@ -158,6 +160,17 @@ class ManagedVLM:
                 f"{where}: vLLM prepares pictures with the checkpoint's own processor, which crops"
                 " them instead of padding; set image_padding: none, or give a folder whose"
                 " preprocessor_config.json names LlavaImageProcessor with do_pad"
+            )
+
+    def _check_places(self) -> None:
+        from flipbench.models.vlm.loading import check_weights  # imports torch: seconds
+
+        placement = check_weights(self.weights)
+        if placement and placement.n_renamed:
+            raise DataError(
+                f"{self._path}: {placement}, and vLLM passes over names that it does not know;"
+                " save the adapter with today's peft, or ask it with transformers (leave out"
+                f" models.{self.name}.engine)"
             )
 
     def _hashed(self) -> str:

@@ -20,11 +20,20 @@ from flipbench.models.vlm.hub import check_hub
 log = logging.getLogger(__name__)
 
 CARD = "flipbench_card.json"
-ADAPTER = "adapter_config.json"
+ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PACKAGED = "shapes:"
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Of a weight, by precision."""
 _END, _INDEX = ".safetensors", ".safetensors.index.json"
+_FULL, _FULL_INDEX = f"model{_END}", f"model{_INDEX}"
+_TEMPLATES = (
+    "chat_template.jinja",
+    "chat_template.json",
+    "processor_config.json",
+    "tokenizer_config.json",
+)
+_LONGEST = 400  # characters of another library's message
+_SINGLE_FILES = (_END, ".gguf", ".ckpt", ".bin", ".pt", ".pth", ".sft")
 
 
 def resolve_path(path: str, index: str = "config.json") -> str:
@@ -314,7 +323,7 @@ def check_files(where: str) -> None:
     """Check that the files of a checkpoint's folder, and of its base, are there and whole.
 
     Weights are not read: a safetensors file says how long it must be. Of hub ids, only
-    whether the hub can be reached is checked.
+    whether the hub can be reached, and that they are no adapters, is checked.
 
     Raises
     ------
@@ -323,13 +332,88 @@ def check_files(where: str) -> None:
     PrerequisiteError
         If a folder holds no checkpoint, or as `check_card`.
     """
-    base, _ = base_of(where)
-    for folder in dict.fromkeys((Path(where), Path(base))):
+    refuse_single_file(where)
+    base, at = base_of(where)
+    for place in dict.fromkeys((where, base)):
+        folder = Path(place)
         if not folder.is_dir():
             check_hub()
+            _refuse_adapter_on_hub(place, at)
             continue
         check_card(folder)
         _check_folder(folder)
+    if base != where:
+        _check_templates(Path(where), base, at)
+
+
+def _refuse_adapter_on_hub(hub_id: str, at: dict[str, str]) -> None:
+    """Refuse a hub id with an adapter, which transformers would load, unchecked, onto its base."""
+    if _cached(hub_id, ADAPTER, at):
+        raise PrerequisiteError(
+            f"{hub_id}: it has an adapter ({ADAPTER}), and adapters are read from folders only;"
+            f" download it ('hf download {hub_id} --local-dir FOLDER') and give the folder"
+        )
+
+
+def refuse_single_file(path: str) -> None:
+    """Refuse one file of weights, which says nothing of the model that it is for.
+
+    Raises
+    ------
+    PrerequisiteError
+        If ``path`` is a file, or ends like one.
+    """
+    if Path(path).is_file() or path.lower().endswith(_SINGLE_FILES) and not Path(path).is_dir():
+        raise PrerequisiteError(
+            f"{path}: single files of weights (GGUF, fp8, original layouts) are not supported; give"
+            " a folder written by save_pretrained, or a hub id, with configuration and safetensors"
+            " weights"
+        )
+
+
+def _check_templates(adapter: Path, base: str, at: dict[str, str]) -> None:
+    """Refuse a chat template beside an adapter that its base, whose template is used, lacks."""
+    known = {text for _, text in _templates(base, at)}
+    if not known and not Path(base).is_dir():
+        return  # the hub cannot be reached, and nothing of the base is here
+    architectures = _config(base, at).get("architectures")
+    if check_card(adapter).get("architectures", architectures) != architectures:
+        return  # the wrong base altogether, which loading it says
+    for file, text in _templates(str(adapter), {}):
+        if text not in known:
+            raise DataError(
+                f"{adapter / file}: another chat template than that of its base {base}, and"
+                " which of the two it was trained with is not known; remove the one beside the"
+                " adapter to ask with the base's, or put it in the base's place"
+            )
+
+
+def _templates(where: str, at: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the chat templates of a checkpoint, each with its file's name."""
+    for name in _TEMPLATES:
+        path = Path(where) / name if Path(where).is_dir() else _cached(where, name, at)
+        if path is None or not path.exists():
+            continue
+        if path.suffix == ".jinja":
+            yield name, path.read_text(errors="replace").strip()
+            continue
+        stored = read_object(path).get("chat_template")
+        several = stored if isinstance(stored, list) else [{"template": stored}]
+        texts = [entry.get("template") for entry in several if isinstance(entry, dict)]
+        yield from ((name, text.strip()) for text in texts if isinstance(text, str))
+
+
+def _cached(hub_id: str, name: str, at: dict[str, str]) -> Path | None:
+    from transformers.utils import cached_file
+
+    quietly = {"_raise_exceptions_for_missing_entries": False}
+    quietly |= {"_raise_exceptions_for_connection_errors": False}
+    try:
+        path = cached_file(hub_id, name, **quietly, **at)
+    except (OSError, ValueError) as error:  # there is no such checkpoint, which loading it says
+        log.debug("%s of %s is not known: %s", name, hub_id, error)
+        return None
+    return Path(path) if path else None
 
 
 def _check_folder(folder: Path) -> None:
@@ -341,6 +425,7 @@ def _check_folder(folder: Path) -> None:
     for path in sorted({*folder.glob("*config.json"), *folder.glob("tokenizer.json")}):
         read_object(path)
     weights = {path.name for path in folder.glob("*.safetensors")}
+    _check_candidates(folder, weights)
     for path in folder.glob(f"*{_INDEX}"):
         if lost := sorted(_shards_in(path) - weights):
             raise DataError(f"{folder}: {lost[0]} is missing; copy the checkpoint again")
@@ -354,6 +439,36 @@ def _check_folder(folder: Path) -> None:
             raise _damaged_weights(folder / name, error) from error
 
 
+def _check_candidates(folder: Path, weights: set[str]) -> None:
+    """Refuse a folder of which two different models could be loaded."""
+    index = folder / _FULL_INDEX
+    shards = _shards_in(index) if index.exists() else set()
+    adapter = [name for name in (ADAPTER, ADAPTER_WEIGHTS) if (folder / name).exists()]
+    full = [_FULL] if _FULL in weights else [_FULL_INDEX] if shards else []
+    if adapter and full:
+        raise DataError(
+            f"{folder}: both full weights ({full[0]}) and an adapter ({adapter[0]}), and which of"
+            " the two is meant is not known; move one of them to a folder of its own"
+        )
+    if _FULL in weights and shards and _FULL not in shards:
+        raise DataError(
+            f"{folder}: both {_FULL} and the shards of {_FULL_INDEX}, and which of the two is meant"
+            " is not known; move one of them to a folder of its own"
+        )
+
+
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, at most 200 characters."""
-    return str(error).strip().split("\n")[0][:200]
+    r"""Return the first line of an error's message; a heading with what it introduces.
+
+    The middle of a long one is left out, since the reason is at its beginning or its end.
+
+    >>> first_line(ValueError("cannot load x:\n\tno such tensor\n..."))
+    'cannot load x: no such tensor'
+    >>> len(first_line(ValueError("x" * 1000)))
+    400
+    """
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    text = lines[0].strip()
+    if text.endswith(":") and (rest := [line for line in map(str.strip, lines[1:]) if line]):
+        text = f"{text} {rest[0]}"
+    return text if len(text) <= _LONGEST else f"{text[:199]} … {text[-198:]}"

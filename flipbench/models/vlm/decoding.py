@@ -8,11 +8,31 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import LogitsProcessor, StoppingCriteria
+from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
 
 from flipbench.core.randomness import generator
 from flipbench.core.records import Probe
 from flipbench.models.vlm.scoring import TokenStatistics, token_statistics
+
+_TOKENS = ("bos_token_id", "decoder_start_token_id", "eos_token_id", "pad_token_id")
+
+
+def plain_generation(model: Any, tokenizer: Any) -> GenerationConfig:
+    """Return a generation configuration of a model that has its special tokens and nothing else.
+
+    What a checkpoint sets beside them (``repetition_penalty``, ``num_beams``, ``temperature`` and
+    so on) would change what "greedy" means from model to model.
+    """
+    configs = (model.generation_config, model.config, model.config.get_text_config())
+    tokens = {
+        name: next((i for c in configs if (i := getattr(c, name, None)) is not None), None)
+        for name in _TOKENS
+    }
+    if tokens["eos_token_id"] is None:
+        tokens["eos_token_id"] = tokenizer.eos_token_id
+    if tokenizer.pad_token_id is not None:
+        tokens["pad_token_id"] = tokenizer.pad_token_id
+    return GenerationConfig(**tokens)
 
 
 class Decoding(LogitsProcessor):  # type: ignore[misc]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LogitsProcessorList, StoppingCriteriaList
+from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from flipbench.config.local_models import ImagePadding, Quantization
 from flipbench.core.errors import DataError, FlipbenchError, PrerequisiteError
@@ -23,7 +23,7 @@ from flipbench.models.vlm.checkpoints import (
     resolve_path,
 )
 from flipbench.models.vlm.conversation import RAW, Conversation, append_replies
-from flipbench.models.vlm.decoding import Decoding, Limits
+from flipbench.models.vlm.decoding import Decoding, Limits, plain_generation
 from flipbench.models.vlm.families import EVERYTHING, family_of, is_encoder_decoder
 from flipbench.models.vlm.loading import architecture, load_model, usable_device
 from flipbench.models.vlm.processors import load_processor
@@ -41,7 +41,19 @@ from flipbench.models.vlm.sharing.token_trees import batched, by_length, forward
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS, split_labels
 
+Answer = Callable[[Sequence[Probe], ImageStore], Sequence[Response | Exception]]
 ROWS_AT_ONCE = 64  # prompts in a forward pass, where each is a row of its own
+
+
+class TooManyTokens(Exception):
+    """Some probes of a batch have more tokens than the model has positions.
+
+    ``of`` holds the error of each, by the probe's id.
+    """
+
+    def __init__(self, of: dict[str, DataError]) -> None:
+        super().__init__("; ".join(map(str, of.values())))
+        self.of = of
 
 
 class HuggingFaceVLM:
@@ -76,7 +88,8 @@ class HuggingFaceVLM:
         If there is no such checkpoint, it reads no images, its processor does not fit, its
         weights are not safetensors, or a package for adapters or 4-bit weights is missing.
     DataError
-        If a file is missing or damaged, or the card names another architecture.
+        If a file or tensor is missing or damaged, two models could be meant, or the card names
+        another architecture.
     """
 
     can: frozenset[Capability] = EVERYTHING
@@ -124,6 +137,7 @@ class HuggingFaceVLM:
         self.processor, self.tokenizer = self.conversation.processor, self.conversation.tokenizer
         self.conversation.check_images(self.model.config)
         self.model.eval().to(device)
+        self.model.generation_config = plain_generation(self.model, self.tokenizer)
         self._pad = self.tokenizer.pad_token_id or 0
         shares = share_images and can_share(self.model)
         self._reader = Reader(self.model, self._pad, cache_mib) if shares else None
@@ -148,11 +162,19 @@ class HuggingFaceVLM:
                 size, with_statistics = probe.max_new_tokens, probe.token_statistics
                 key = (probe.ask, bool(probe.images), size, with_statistics, probe.labels)
                 groups.setdefault(key, []).append(i)
-        by_kind = {"choose": self._choose, "embed": self._embed}
+        by_kind: dict[str, Answer] = {"choose": self._choose, "embed": self._embed}
         by_kind |= dict.fromkeys(("generate", "continue_text"), self._generate)
         for (ask, *_), rows in groups.items():
             answer = by_kind.get(ask, self._score)
-            answers.update(zip(rows, answer([probes[i] for i in rows], images), strict=True))
+            while rows:
+                try:
+                    replies = answer([probes[i] for i in rows], images)
+                except TooManyTokens as error:  # those of the batch that do not fit, at once
+                    answers |= {i: error.of[probes[i].id] for i in rows if probes[i].id in error.of}
+                    rows = [i for i in rows if i not in answers]
+                else:
+                    answers.update(zip(rows, replies, strict=True))
+                    break
         return [answers[i] for i in range(len(probes))]
 
     def _refusal(self, probe: Probe) -> DataError | None:
@@ -163,11 +185,13 @@ class HuggingFaceVLM:
         return DataError(f"{where}: {self.name} cannot answer it: {why}") if why else None
 
     @torch.inference_mode()
-    def _ask_sharing(self, probes: Sequence[Probe], images: ImageStore) -> dict[int, Response]:
+    def _ask_sharing(
+        self, probes: Sequence[Probe], images: ImageStore
+    ) -> dict[int, Response | Exception]:
         """Answer what can be answered with common beginnings read once, by the probes' places."""
         texts = self._texts(probes)
         passages = self.conversation.passages(probes, texts)
-        out: dict[int, Response] = {}
+        out: dict[int, Response | Exception] = {}
 
         def process(rows: Sequence[int]) -> dict[str, Any]:
             return self._encode([texts[i] for i in rows], [probes[i] for i in rows], images)
@@ -218,41 +242,55 @@ class HuggingFaceVLM:
                 out[row] = self._answer(probes[row], log_probs[: probes[row].n_options])
         return [out[row] for row in range(len(probes))]
 
+    @property
+    def end_ids(self) -> list[int]:
+        """The tokens that end a reply."""
+        ends = self.model.generation_config.eos_token_id
+        return ends if isinstance(ends, list) else [ends]
+
     def _check_numbers(self, values: torch.Tensor) -> None:
         if values.isnan().any():
             raise DataError(f"{self.name} returns NaN; load it with dtype: float32 or bfloat16")
 
     @torch.inference_mode()
-    def _generate(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
-        parts = batched(probes, ROWS_AT_ONCE)
-        return [r for some in parts for r in self._replied(some, self._inputs(some, images))]
+    def _generate(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
+        out: list[Response | Exception] = []
+        for some in batched(probes, ROWS_AT_ONCE):
+            inputs = self._inputs(some, images)
+            self._check_lengths(some, inputs, n_more=1)
+            out += self._replied(some, inputs)
+        return out
 
-    def _replied(self, probes: Sequence[Probe], inputs: dict[str, Any]) -> list[Response]:
-        """Generate replies, each up to its own limit."""
+    def _replied(
+        self, probes: Sequence[Probe], inputs: dict[str, Any]
+    ) -> list[Response | Exception]:
+        """Generate replies, each up to its own limit; one that outgrows the context fails."""
         decoding = Decoding(probes, self._check_numbers)
         # a decoder of its own starts with one token
         n_prompt = 1 if is_encoder_decoder(self.model.config) else inputs["input_ids"].shape[1]
         limits = [probe.max_new_tokens for probe in probes]
         ids = self.model.generate(
             **inputs,
-            max_new_tokens=max(limits),
-            do_sample=False,
+            generation_config=GenerationConfig(max_new_tokens=max(limits), do_sample=False),
             logits_processor=LogitsProcessorList([decoding]),
             stopping_criteria=StoppingCriteriaList([Limits(limits, n_prompt)]),
         )
         new_ids = [row[:n] for row, n in zip(ids[:, n_prompt:].tolist(), limits, strict=True)]
         texts = self.tokenizer.batch_decode(new_ids, skip_special_tokens=True)
-        ends = self.model.generation_config.eos_token_id
-        fields = decoding.fields(new_ids, ends if isinstance(ends, list) else [ends])
-        return [
-            self._response(
-                probe,
-                text=text,
-                choice=parse_choice(text, probe.options, probe.labels or LETTERS),
-                **more,
-            )
-            for probe, text, more in zip(probes, texts, fields, strict=True)
-        ]
+        ends = self.end_ids
+        fields = decoding.fields(new_ids, ends)
+        lengths = inputs["attention_mask"].sum(1).tolist()
+        replies: list[Response | Exception] = []
+        for probe, text, more, n_tokens, row in zip(
+            probes, texts, fields, lengths, new_ids, strict=True
+        ):
+            n_reply = next((i + 1 for i, token in enumerate(row) if token in ends), len(row))
+            if too_long := self._too_long(probe, n_tokens + n_reply):
+                replies.append(too_long)
+                continue
+            choice = parse_choice(text, probe.options, probe.labels or LETTERS)
+            replies.append(self._response(probe, text=text, choice=choice, **more))
+        return replies
 
     @torch.inference_mode()
     def _embed(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
@@ -311,10 +349,9 @@ class HuggingFaceVLM:
             return self._statistics([probe], images)[0]
         n_prompt, parts = len(ids) - len(reply), []
         if probe.images or n_prompt >= context:
-            raise DataError(
-                f"{probe.variant} of item {probe.item_id}: {len(ids)} tokens, over the context of"
-                f" {context} of {self.name}; only a text without images can be scored in windows"
-            )
+            error = self._too_long(probe, len(ids))
+            assert error
+            raise TooManyTokens({probe.id: error})
         for begin, end, new in windows(n_prompt, len(reply), context):
             logits = self.model(input_ids=ids[None, begin:end], logits_to_keep=new + 1).logits
             parts.append(token_statistics(logits[0, -new - 1 : -1], ids[end - new : end]))
@@ -345,6 +382,32 @@ class HuggingFaceVLM:
     def _context(self) -> int | None:
         return getattr(self._text_config(), "max_position_embeddings", None)
 
+    def too_long(self, n_tokens: int, subject: str) -> DataError | None:
+        """Return the error of an item with more tokens than the model has positions."""
+        context = self._context()
+        if not context or n_tokens <= context or is_encoder_decoder(self.model.config):
+            return None
+        return DataError(
+            f"{subject}: {n_tokens:,} tokens, but {self.name} has positions for {context:,}; make"
+            " the pictures smaller or the texts shorter"
+        )
+
+    def _too_long(self, probe: Probe, n_tokens: int) -> DataError | None:
+        return self.too_long(n_tokens, f"{probe.variant} of item {probe.item_id}")
+
+    def _check_lengths(
+        self, probes: Sequence[Probe], inputs: dict[str, Any], n_more: int = 0
+    ) -> None:
+        """Refuse those of a batch that, with ``n_more`` tokens, have more than fit."""
+        lengths = inputs["attention_mask"].sum(1).tolist()
+        errors = {
+            probe.id: error
+            for probe, n in zip(probes, lengths, strict=True)
+            if (error := self._too_long(probe, n + n_more))
+        }
+        if errors:
+            raise TooManyTokens(errors)
+
     def _text_config(self) -> Any:
         return self.model.config.get_text_config()
 
@@ -361,6 +424,8 @@ class HuggingFaceVLM:
                 inputs = self._inputs([probes[i] for i in some], images)
                 more = [replies[i] for i in some]
                 append_replies(inputs, more, self._pad, self.family.reply_token_type)
+                if probes[0].ask in ("choose", "embed"):  # others may be read in windows
+                    self._check_lengths([probes[i] for i in some], inputs)
                 yield list(some), inputs
 
     def _inputs(self, probes: Sequence[Probe], images: ImageStore) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import warnings
+import logging
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -17,12 +17,14 @@ from transformers import (
 )
 
 from flipbench.config.local_models import ModelConfig, Quantization
-from flipbench.core.errors import DataError, PrerequisiteError, need
+from flipbench.core.errors import FlipbenchError, PrerequisiteError, need
+from flipbench.models.loading_report import load_pretrained
 from flipbench.models.plugins import check_protocol
 from flipbench.models.protocols import VLM, Capability
+from flipbench.models.vlm.adapters import Placement, attach_adapter
 from flipbench.models.vlm.checkpoints import (
     base_of,
-    check_card,
+    check_files,
     fingerprint,
     first_line,
     resolve_path,
@@ -31,6 +33,8 @@ from flipbench.models.vlm.families import family_of
 
 if TYPE_CHECKING:
     from flipbench.models.vlm.huggingface import HuggingFaceVLM
+
+log = logging.getLogger(__name__)
 
 
 def usable_device(name: str) -> str:
@@ -107,10 +111,9 @@ def load_model(
     Raises
     ------
     DataError
-        If an adapter's contamination card names an architecture other than its base's.
+        If a tensor is missing, has no place or another shape, or as `attach_adapter`.
     PrerequisiteError
-        If bitsandbytes is missing or cannot be used here, or an adapter is of an unsupported type
-        (prompt tuning).
+        If bitsandbytes is missing or cannot be used here, or as `attach_adapter`.
     """
     base, at = base_of(where, revision)
     if quantization:
@@ -118,8 +121,8 @@ def load_model(
         options["quantization_config"] = four_bits(base, dtype, **at, **options)
     options |= {"config": config} if config else {}
     try:
-        model = AutoModelForImageTextToText.from_pretrained(
-            base, dtype=getattr(torch, dtype), use_safetensors=True, **at, **options
+        model = load_pretrained(
+            AutoModelForImageTextToText, base, "model", dtype=getattr(torch, dtype), **at, **options
         )
     except RuntimeError as error:
         if not quantization:
@@ -128,30 +131,48 @@ def load_model(
             f"{where}: bitsandbytes cannot load 4-bit weights here ({error}); it needs a version"
             " that fits torch and usually a CUDA GPU"
         ) from error
-    return model if base == where else _with_adapter(model, where, merge and not quantization)
-
-
-def _with_adapter(model: Any, where: str, merge: bool) -> Any:
-    peft = need("peft", "train")
-    base = list(model.config.architectures or [type(model).__name__])
-    if (trained := check_card(Path(where)).get("architectures", base)) != base:
-        raise DataError(
-            f"{where}: an adapter for {trained}, but its base {model.name_or_path} is {base}; peft"
-            " would ignore what does not fit, so provide the right base"
-        )
-    with warnings.catch_warnings():
-        # our mark of a contaminated adapter, which peft takes for a setting of a newer version
-        warnings.filterwarnings("ignore", r"Unexpected keyword arguments \['flipbench'\]")
-        # peft asks transformers for a property by its old name
-        warnings.filterwarnings("ignore", ".is_gradient_checkpointing. is deprecated")
-        adapted = peft.PeftModel.from_pretrained(model, where)
-    if adapted.active_peft_config.is_prompt_learning:
-        raise PrerequisiteError(
-            f"{where}: adapters of type {adapted.active_peft_config.peft_type.value}, which"
-            " prepend tokens to the prompt, are not supported; use LoRA or a similar method"
-        )
+    if base == where:
+        return model
+    adapted, _ = attach_adapter(model, where)
     # peft has inserted the adapter's matrices into this model
-    return adapted.merge_and_unload() if merge else adapted.get_base_model()
+    merges = merge and not quantization
+    return adapted.merge_and_unload() if merges else adapted.get_base_model()
+
+
+def check_weights(model: ModelConfig) -> Placement | None:
+    """Check that a checkpoint's tensors have their places, by their names and shapes alone.
+
+    Those of a model on the hub, and of one whose weights are quantised already, are only checked
+    when it is loaded; an adapter of such a model is checked here.
+
+    Returns
+    -------
+    Placement or None
+        How many of an adapter's matrices have a place; None if it is none.
+
+    Raises
+    ------
+    DataError, PrerequisiteError
+        As `load_model`.
+    """
+    where = resolve_path(model.path)
+    check_files(where)
+    base, at = base_of(where, model.revision)
+    trust = {"trust_remote_code": model.trust_remote_code}
+    try:
+        config = architecture(base, **at, **trust)
+        if Path(base).is_dir() and not hasattr(config, "quantization_config"):
+            loaded = {"device_map": "meta", "config": config, **trust}
+            skeleton = load_pretrained(AutoModelForImageTextToText, base, "model", **loaded)
+        elif base != where:
+            with torch.device("meta"):
+                skeleton = AutoModelForImageTextToText.from_config(config, **trust)
+        return None if base == where else attach_adapter(skeleton, where, only_shapes=True)[1]
+    except FlipbenchError:
+        raise
+    except Exception as error:  # not every class can be built without weights: loading it decides
+        log.debug("%s cannot be checked without loading it: %s", where, error)
+        return None
 
 
 def four_bits(where: str, dtype: str, **options: Any) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from transformers import GenerationConfig
 
 from flipbench.config.local_models import LocalChatSpec
 from flipbench.core.errors import FlipbenchError, ServiceError
@@ -89,34 +90,49 @@ class LocalChat:
         ]
         encoded = self.vlm.conversation.encode(texts, pictures)
         inputs = {name: value.to(self.vlm.model.device) for name, value in encoded.items()}
+        n_prompts = inputs["attention_mask"].sum(1).tolist()
+        too_long = [
+            self.vlm.too_long(n + 1, r.item_id) for n, r in zip(n_prompts, requests, strict=True)
+        ]
+        if any(too_long):
+            if len(requests) == 1:
+                return [error for error in too_long if error]
+            return [self._answer([request], images)[0] for request in requests]
         ids = self._generate(inputs, requests[0].item_id)[:, inputs["input_ids"].shape[1] :]
-        n_prompts = inputs["attention_mask"].sum(1)
-        return [self._read(row, n) for row, n in zip(ids.tolist(), n_prompts.tolist(), strict=True)]
+        return [
+            self.vlm.too_long(n + len(self._until_end(row)), request.item_id) or self._read(row, n)
+            for row, n, request in zip(ids.tolist(), n_prompts, requests, strict=True)
+        ]
 
     @torch.inference_mode()
     def _generate(self, inputs: dict[str, Any], item_id: str) -> torch.Tensor:
         options: dict[str, Any] = {"do_sample": False}
         if self.temperature:
             options = {"do_sample": True, "temperature": self.temperature, "top_k": 0, "top_p": 1.0}
+        options["max_new_tokens"] = self.max_tokens
         with torch.random.fork_rng(enabled=bool(self.temperature)):
             if self.temperature:
                 torch.manual_seed(int(generator(self.seed, item_id, "chat").integers(2**63)))
             ids: torch.Tensor = self.vlm.model.generate(
-                **inputs, max_new_tokens=self.max_tokens, **options
+                **inputs, generation_config=GenerationConfig(**options)
             )
         return ids
 
+    def _until_end(self, ids: list[int]) -> list[int]:
+        """Return the new tokens of one row before its end token, or all of them."""
+        ends = self.vlm.end_ids
+        return ids[: next((i for i, token in enumerate(ids) if token in ends), len(ids))]
+
     def _read(self, ids: list[int], n_prompt: int) -> ChatReply | Exception:
         """Read the new tokens of one row, up to its end token."""
-        ends = self.vlm.model.generation_config.eos_token_id
-        end_ids = set(ends if isinstance(ends, list) else [ends])
-        stop = next((i for i, token in enumerate(ids) if token in end_ids), None)
-        if stop is None:
+        reply = self._until_end(ids)
+        if len(reply) == len(ids):
             return ServiceError(
                 f"{self.name}: the reply was cut off after {len(ids)} tokens; raise max_tokens"
             )
-        text = strip_thoughts(self.vlm.tokenizer.decode(ids[:stop], skip_special_tokens=True))
+        text = strip_thoughts(self.vlm.tokenizer.decode(reply, skip_special_tokens=True))
         if not text:
             return ServiceError(f"{self.name}: the model returned an empty text")
-        usage = {"model": self.name, "prompt_tokens": n_prompt, "completion_tokens": stop + 1}
+        n_tokens = len(reply) + 1
+        usage = {"model": self.name, "prompt_tokens": n_prompt, "completion_tokens": n_tokens}
         return ChatReply(text, usage)

@@ -100,9 +100,24 @@ def load_processor(
             f"{path}: cannot load its processor ({first_line(error)}); a checkpoint's folder needs"
             " its preprocessor_config.json and tokenizer, too"
         ) from error
+    _complete(processor)
     if padding_of(str(path), image_padding, revision) == "square":
         pad_to_square(processor)
     return processor
+
+
+def _complete(processor: Any) -> None:
+    """Take a missing chat template from the tokenizer, and a missing pad token from its eos.
+
+    Padding is masked, so that any token will do.
+    """
+    tokenizer = getattr(processor, "tokenizer", None)
+    if tokenizer is None:
+        return
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    if not getattr(processor, "chat_template", None):
+        processor.chat_template = getattr(tokenizer, "chat_template", None)
 
 
 def _load(path: str | Path, **kwargs: Any) -> Any:

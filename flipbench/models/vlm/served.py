@@ -308,8 +308,22 @@ def _labels(probe: Probe) -> Sequence[str]:
     return split_labels(probe.labels)[: probe.n_options]
 
 
-def resolve_model(model: str, base_url: str = "") -> str | APIVLM:
-    """Return a model behind an OpenAI-compatible server, or ``model`` if it is local.
+def resolve_reference(model: str, base_url: str = "") -> str | APIVLM:
+    """Return ``model`` if it is local, or else, if there is a server, the model of that name there.
+
+    Local is a folder, and a model shipped with flipbench.
+
+    Raises
+    ------
+    ConfigError, PrerequisiteError
+        As `serve_model`.
+    """
+    is_local = model.startswith(PACKAGED) or Path(model).is_dir()
+    return model if is_local or not base_url else serve_model(model, base_url)
+
+
+def serve_model(model: str, base_url: str) -> APIVLM:
+    """Return a model behind an OpenAI-compatible server.
 
     OPENAI_API_KEY is sent to the server if it is set. For limits, prices or another key use a
     configuration (``models.NAME.api``).
@@ -321,8 +335,6 @@ def resolve_model(model: str, base_url: str = "") -> str | APIVLM:
     PrerequisiteError
         If there is no such server or model.
     """
-    if not base_url or model.startswith(PACKAGED) or Path(model).is_dir():
-        return model
     key = "OPENAI_API_KEY"
     try:
         spec = ServedModelConfig(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from flipbench.models.vlm.loading import load_model
 from tests.fixtures.vllm_stand_in import install
@@ -39,10 +40,17 @@ def second_adapter(adapter: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def odd_adapter(adapter: Path) -> Path:
-    """Return an adapter that vLLM refuses."""
+def odd_adapter(adapter: Path, tiny_folders: dict[str, Path]) -> Path:
+    """Return an adapter that vLLM refuses: it has its own projector."""
     folder = Path(shutil.copytree(adapter, adapter.parent / "odd"))
     _change(folder, modules_to_save=["multi_modal_projector"])
+    file = folder / "adapter_model.safetensors"
+    projector = {
+        f"base_model.model.model.{name.removeprefix('model.')}": tensor
+        for name, tensor in load_file(tiny_folders["llava"] / "model.safetensors").items()
+        if "multi_modal_projector" in name
+    }
+    save_file(load_file(file) | projector, file, {"format": "pt"})
     return folder
 
 

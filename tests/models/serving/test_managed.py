@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from safetensors.torch import load_file, save_file
 
 from flipbench.config.experiment import load_config
 from flipbench.config.local_models import ModelConfig
@@ -98,6 +99,12 @@ def test_a_base_and_its_adapters_are_asked_through_one_server(
     assert found[0] != found[1] != found[2], "each adapter answers for itself"
     odd = managed(servers, vllm, odd_adapter, tmp_path, batch_invariant=True, **image)
     with pytest.raises(PrerequisiteError, match=r"modules_to_save.*ask it with transformers"):
+        odd.ask(probes, shapes_store)
+    file = odd_adapter / "adapter_model.safetensors"
+    older = {name.replace(".weight", ".mine.weight"): t for name, t in load_file(file).items()}
+    save_file(older, file, {"format": "pt"})
+    odd = managed(servers, vllm, odd_adapter, tmp_path, batch_invariant=True, **image)
+    with pytest.raises(PrerequisiteError, match="of them renamed, and vLLM passes over names"):
         odd.ask(probes, shapes_store)
     log = log_of(servers)
     assert log.count("stand-in: ") == 1

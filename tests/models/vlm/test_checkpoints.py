@@ -12,18 +12,20 @@ import pytest
 import torch
 from transformers import AutoModelForImageTextToText
 
+from flipbench.config.local_models import ModelConfig
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
 from flipbench.models.vlm.checkpoints import (
     CARD,
     check_card,
+    check_files,
     fingerprint,
     folder_hash,
     resolve_path,
 )
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.models.vlm.loading import load_model
+from flipbench.models.vlm.loading import check_weights, load_model
 from flipbench.models.vlm.processors import load_processor
 from flipbench.prompting.prompts import PromptSettings
 
@@ -294,3 +296,26 @@ def test_an_adapter_loads_on_the_revision_it_was_trained_on(hub_id: str, tmp_pat
     other = HuggingFaceVLM(hub_id).model.state_dict()
     assert all(torch.equal(merged[name], expected[name]) for name in expected)
     assert not all(torch.equal(merged[name], other[name]) for name in other)
+
+
+def test_an_adapter_of_a_hub_model_is_checked_and_one_on_the_hub_is_refused(
+    hub_id: str, tmp_path: Path
+) -> None:
+    import peft
+
+    model = load_model(hub_id, "float32")
+    adapted = peft.PeftModel(model, peft.LoraConfig(r=2, target_modules=["q_proj"]))
+    adapted.save_pretrained(tmp_path / "adapter")
+    path = tmp_path / "adapter" / "adapter_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": hub_id}))
+    placement = check_weights(ModelConfig(path=str(tmp_path / "adapter")))
+    assert placement and 0 < placement.n_placed == placement.n_stored
+    template = tmp_path / "adapter" / "chat_template.jinja"
+    template.write_text("another")
+    with pytest.raises(DataError, match="another chat template than that of its base lab/tiny"):
+        check_files(str(tmp_path / "adapter"))
+    template.unlink()
+    for snapshot in (tmp_path / "hub" / "models--lab--tiny" / "snapshots").iterdir():
+        shutil.copy(path, snapshot)
+    with pytest.raises(PrerequisiteError, match="lab/tiny: it has an adapter .* --local-dir"):
+        check_files(hub_id)

@@ -17,6 +17,7 @@ from flipbench.models.chat.log_probs import N_WITH_STATISTICS
 from flipbench.models.vlm import huggingface, scoring
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.scoring import token_statistics, windows
+from flipbench.prompting.prompts import PromptSettings
 
 
 def score_probe(text: str, prompt: str = "?", item: Item | None = None) -> Probe:
@@ -90,16 +91,43 @@ def test_a_text_longer_than_the_context_is_scored_in_windows(
     assert found.log_likelihood != pytest.approx(whole.log_likelihood, abs=0.02)
 
 
-def test_a_long_text_with_a_picture_is_refused_by_name(
+@pytest.mark.parametrize("share_images", [True, False])
+@pytest.mark.parametrize("ask", ["choose", "generate", "score", "embed", "reply"])
+def test_an_item_with_more_tokens_than_positions_fails_alone(
+    ask: str,
+    share_images: bool,
     vlm: HuggingFaceVLM,
     monkeypatch: pytest.MonkeyPatch,
     shapes_items: list[Item],
     shapes_store: ImageStore,
 ) -> None:
-    monkeypatch.setattr(vlm.model.config.get_text_config(), "max_position_embeddings", 30)
-    probe = score_probe("red " * 60, item=shapes_items[0])
-    with pytest.raises(DataError, match=f"{shapes_items[0].id}.*only a text without images"):
-        vlm.ask([probe], shapes_store)
+    kind = "generate" if ask == "reply" else ask
+    settings = PromptSettings(ask="generate" if kind == "generate" else "choose")
+    short = settings.closed_probe(shapes_items[0], "original")
+    if kind in ("score", "embed"):
+        short = short.revised(ask=kind, continuation="red")
+    (reply,) = vlm.ask([short], shapes_store)
+    assert not isinstance(reply, Exception)
+    long = short.revised(prompt="red " * 60 + short.prompt)
+    context = len(
+        vlm.conversation.encode(
+            [vlm.conversation.render(short.prompt, 1)], [[shapes_store.open(short.images[0])]]
+        )["input_ids"][0]
+    )
+    context += 20
+    if ask == "reply":  # the prompt fits, its reply does not
+        endless = vlm.model.generation_config.__class__(eos_token_id=[-1], pad_token_id=vlm._pad)
+        monkeypatch.setattr(vlm.model, "generation_config", endless)
+        long = short.revised(max_new_tokens=30)
+        short = short.revised(max_new_tokens=3)
+    alone = copy.copy(vlm)
+    alone._reader = vlm._reader if share_images else None
+    monkeypatch.setattr(vlm.model.config.get_text_config(), "max_position_embeddings", context)
+    fails, answered = alone.ask([long, short], shapes_store)
+    assert isinstance(answered, Response)
+    assert isinstance(fails, DataError)
+    assert f"original of item {short.item_id}: " in str(fails)
+    assert f"positions for {context}" in str(fails)
 
 
 def test_little_memory_changes_nothing(

@@ -24,7 +24,7 @@ from flipbench.models.chat.messages import ChatRequest
 from flipbench.models.engine import answers_of, ask
 from flipbench.models.protocols import needs_of
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.models.vlm.served import APIVLM, resolve_model
+from flipbench.models.vlm.served import APIVLM, resolve_reference
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.training.tiny import FAMILIES
 from tests.fixtures.openai_server import KEY, OpenAIServer, Raw
@@ -387,11 +387,11 @@ def test_a_served_model_chooses_as_it_does_in_memory(
     assert len({r.choice for r in expected}) > 1
 
 
-def test_local_paths_are_not_looked_up_on_a_server(tiny_folders: dict[str, Path]) -> None:
+def test_references_here_are_not_looked_up_on_a_server(tiny_folders: dict[str, Path]) -> None:
     folder = str(tiny_folders["llava"])
-    assert resolve_model(folder, "http://localhost:1/v1") == folder
+    assert resolve_reference(folder, "http://localhost:1/v1") == folder
     assert (
-        resolve_model("shapes:llava", "http://localhost:1/v1")
+        resolve_reference("shapes:llava", "http://localhost:1/v1")
         == "shapes:llava"
-        == resolve_model("shapes:llava")
+        == resolve_reference("shapes:llava")
     )

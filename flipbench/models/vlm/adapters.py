@@ -1,0 +1,252 @@
+"""Put an adapter's matrices into its base, each where it belongs, also under older names."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from flipbench.core.errors import DataError, PrerequisiteError, need
+from flipbench.models.loading_report import LoadingReport
+from flipbench.models.vlm.checkpoints import ADAPTER_WEIGHTS, check_card, first_line
+
+_PREFIX = "base_model.model."
+_WRAPPERS = re.compile(
+    r"(^|(?<=\.))(module|_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\."
+)
+_REMEDY = (
+    "give the base that it was trained on, or save the adapter again, whole (under DeepSpeed ZeRO-3"
+    " its weights must be gathered first)"
+)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """How many of an adapter's matrices have a place in its base.
+
+    ``n_renamed`` of them had an older version's names, or the adapter's own name in theirs.
+    """
+
+    n_placed: int
+    n_stored: int
+    n_renamed: int = 0
+
+    def __str__(self) -> str:
+        """Return the counts in words.
+
+        >>> str(Placement(70, 70, 70))
+        '70 of 70 matrices have a place, 70 of them renamed'
+        """
+        older = f", {self.n_renamed} of them renamed" * bool(self.n_renamed)
+        return f"{self.n_placed} of {self.n_stored} matrices have a place{older}"
+
+
+def attach_adapter(model: Any, where: str, *, only_shapes: bool = False) -> tuple[Any, Placement]:
+    """Insert an adapter's matrices into ``model``, which it changes.
+
+    Names of transformers before 4.52 (Qwen2-VL, LLaVA and their kin) are renamed, as are those
+    with an adapter's own name or a wrapper's inside.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        The base.
+    where : str
+        The adapter's folder.
+    only_shapes : bool
+        Whether the base has no weights (on the meta device).
+
+    Returns
+    -------
+    tuple of PeftModel and Placement
+
+    Raises
+    ------
+    DataError
+        If a matrix has no place, a place no matrix, or a shape differs; or if the adapter's card
+        names another architecture than that of its base.
+    PrerequisiteError
+        If peft is missing, or it is an adapter that prepends tokens to the prompt.
+    """
+    peft = need("peft", "train")
+    _check_architecture(model, where)
+    file = Path(where) / ADAPTER_WEIGHTS
+    if not file.exists():
+        raise DataError(f"{file}: missing; copy the adapter again, saved as safetensors")
+    with warnings.catch_warnings():
+        # our mark of a contaminated adapter, which peft takes for a setting of a newer version
+        warnings.filterwarnings("ignore", r"Unexpected keyword arguments \['flipbench'\]")
+        # peft asks transformers for a property by its old name
+        warnings.filterwarnings("ignore", ".is_gradient_checkpointing. is deprecated")
+        config = peft.PeftConfig.from_pretrained(where)
+        if config.is_prompt_learning:
+            raise PrerequisiteError(
+                f"{where}: adapters of type {config.peft_type.value}, which prepend tokens to the"
+                " prompt, are not supported; use LoRA or a similar method"
+            )
+        config.inference_mode = True
+        _translate_patterns(config, model, _stored_names(file))
+        try:
+            adapted = peft.PeftModel(model, config, low_cpu_mem_usage=only_shapes)
+        except ValueError as error:
+            if "not found in the base model" not in str(error):
+                raise
+            raise DataError(
+                f"{file}: no layer that it adapts is in its base {model.name_or_path}"
+                f" ({first_line(error)}); {_REMEDY}"
+            ) from error
+        placement = _place(peft, adapted, file, only_shapes)
+    return adapted, placement
+
+
+def _check_architecture(model: Any, where: str) -> None:
+    base = list(model.config.architectures or [type(model).__name__])
+    if (trained := check_card(Path(where)).get("architectures", base)) != base:
+        raise DataError(
+            f"{where}: an adapter for {trained}, but its base {model.name_or_path} is {base}; peft"
+            " would ignore what does not fit, so provide the right base"
+        )
+
+
+def _stored_names(file: Path) -> list[str]:
+    with safe_open(file, framework="pt") as stored:
+        return [_plain(name) for name in stored.keys()]  # noqa: SIM118
+
+
+def _place(peft: Any, adapted: Any, file: Path, only_shapes: bool) -> Placement:
+    """Load the file's tensors; refuse those without a place, and places without one."""
+    expected = peft.get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    stored, current = load_file(file), CurrentNames(expected)
+    tensors, twice, n_renamed = dict[str, Any](), list[str](), 0
+    for name, tensor in stored.items():
+        renamed = current.of(name)
+        if renamed in tensors:
+            twice.append(name)
+            continue
+        n_renamed += renamed != name
+        tensors[renamed] = tensor
+    shapes = {
+        name: (tensor.shape, expected[name].shape)
+        for name, tensor in tensors.items()
+        if name in expected and tensor.shape != expected[name].shape
+    }
+    absent = sorted(expected.keys() - tensors.keys())
+    if shapes or absent or twice:
+        odd = sorted(name for name in tensors.keys() - expected.keys())
+        report = LoadingReport.read(
+            {
+                "missing_keys": absent,
+                "unexpected_keys": [*odd, *twice],
+                "mismatched_keys": [(name, *both) for name, both in shapes.items()],
+            }
+        )
+    else:
+        result = peft.set_peft_model_state_dict(adapted, tensors, low_cpu_mem_usage=only_shapes)
+        report = LoadingReport(unexpected=tuple(sorted(result.unexpected_keys)))
+    n_placed = len(stored) - len(report.unexpected) - len(report.mismatched)
+    placement = Placement(n_placed, len(stored), n_renamed)
+    if problems := str(report):
+        base = adapted.get_base_model().name_or_path
+        raise DataError(f"{file}: not an adapter for {base}: {placement}; {problems}; {_REMEDY}")
+    return placement
+
+
+class CurrentNames:
+    """Finds the name that a stored tensor has today.
+
+    Parameters
+    ----------
+    expected : iterable of str
+        The names under which peft would store the adapter today.
+    """
+
+    def __init__(self, expected: Iterable[str]) -> None:
+        self._expected = set(expected)
+        self._current: dict[str, str] = {}
+        doubtful = set[str]()
+        for name in sorted(self._expected):
+            plain = name.removeprefix(_PREFIX)
+            for older in (plain, *older_names(plain)):
+                doubtful |= {older} if self._current.get(older, name) != name else set()
+                self._current.setdefault(older, name)
+        for name in doubtful - {name.removeprefix(_PREFIX) for name in self._expected}:
+            del self._current[name]
+
+    def of(self, stored: str) -> str:
+        """Return the current name, or ``stored`` if it has none.
+
+        >>> names = CurrentNames(["base_model.model.model.language_model.layers.0.q.lora_A.weight"])
+        >>> names.of("base_model.model.model.layers.0.q.lora_A.mine.weight")
+        'base_model.model.model.language_model.layers.0.q.lora_A.weight'
+        """
+        if stored in self._expected:
+            return stored
+        plain = _plain(stored)
+        *rest, second, last = ".".join(["", "", plain]).split(".")
+        without = (rest + [last], rest + [second], rest)  # the adapter's name inside
+        saved = re.sub(r"\.modules_to_save\.[^.]+", "", plain)
+        candidates = (plain, *(".".join(parts).lstrip(".") for parts in without), saved)
+        return next((self._current[name] for name in candidates if name in self._current), stored)
+
+
+def _plain(name: str) -> str:
+    """Return a stored name without what wraps the model."""
+    return _WRAPPERS.sub("", name).removeprefix(_PREFIX)
+
+
+def older_names(name: str) -> Iterator[str]:
+    """Yield the names that a module or tensor of a vision-language model had in older versions.
+
+    Until transformers 4.52, language model and vision tower stood side by side, without the common
+    ``model``; until 5, CLIP's tower had a ``vision_model`` inside.
+
+    >>> list(older_names("model.language_model.layers.0"))
+    ['language_model.layers.0', 'language_model.model.layers.0', 'model.layers.0']
+    """
+    if name.startswith("model."):
+        yield (outside := name.removeprefix("model."))
+        if outside.startswith("language_model."):
+            rest = outside.removeprefix("language_model.")
+            yield f"language_model.model.{rest}"
+            yield f"model.{rest}"
+        if outside.startswith("vision_tower."):
+            rest = outside.removeprefix("vision_tower.")
+            yield f"vision_tower.vision_model.{rest}"
+            yield f"model.vision_tower.vision_model.{rest}"
+    elif name.startswith("lm_head"):
+        yield f"language_model.{name}"
+
+
+def _translate_patterns(config: Any, model: Any, stored: Iterable[str]) -> None:
+    """Translate what an adapter's configuration says of modules by names of an older version.
+
+    Only if its tensors have such names: a pattern for today's names stays as it is.
+    """
+    modules = [name for name, _ in model.named_modules()]
+    names, current = set(modules), {old: name for name in modules for old in older_names(name)}
+    layers = {name.partition(".lora_")[0] for name in stored if ".lora_" in name}
+    if not any(layer not in names and layer in current for layer in layers):
+        return
+    if isinstance(config.target_modules, str) and config.target_modules != "all-linear":
+        excluded = getattr(config, "exclude_modules", None)
+        config.target_modules = [
+            name
+            for name in modules
+            if _fits(config.target_modules, name)
+            and not (isinstance(excluded, str) and _fits(excluded, name))
+        ]
+        config.exclude_modules = None if isinstance(excluded, str) else excluded
+    for field in ("rank_pattern", "alpha_pattern"):
+        patterns: Mapping[str, Any] = getattr(config, field, None) or {}
+        if patterns:
+            setattr(config, field, {current.get(k, k): value for k, value in patterns.items()})
+
+
+def _fits(pattern: str, module: str) -> bool:
+    return any(re.fullmatch(pattern, name) for name in older_names(module))
