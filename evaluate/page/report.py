@@ -56,7 +56,6 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _SCRIPTS = ("gallery.js", "tables.js", "viewer.js")
 _RULE_SUBJECTS = {
     TEST: "The exact McNemar test of the perturbation gap",
-    "sign": "The sign of the gap alone, the paper’s rule,",
     RELATIVE: "The gap, compared with the clean model’s,",
 }
 
@@ -204,7 +203,7 @@ def headline(grid: Sequence[GridModel], scores: Sequence[Score]) -> list[str]:
     gaps = [s for s in scores if s.detector == GAP and s.model_fingerprint in known]
     compared = any(s.rule == RELATIVE and s.reference_fingerprint for s in gaps)
     first = [RELATIVE, TEST] if compared else [TEST]
-    rules = dict.fromkeys(score.rule for score in gaps)
+    rules = dict.fromkeys(score.rule for score in gaps if score.rule in _RULE_SUBJECTS)
     ordered = [*(r for r in first if r in rules), *(r for r in rules if r not in first)]
     sentences = [_sentence(rule, grid, scores) for rule in ordered]
     return list(filter(None, sentences)) or ["The perturbation gap was not measured on this grid."]

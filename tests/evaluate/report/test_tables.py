@@ -67,7 +67,7 @@ def cells(table: Table, model: str) -> list[str]:
 def test_the_main_table_has_the_papers_rows_and_columns() -> None:
     table = gap_table(GRID, SCORES)
     assert [c.header for c in table.columns] == [
-        "Dose", "Original, %", "Perturbed, %", "Δ, pp", "p", "Sign rule (paper)", "McNemar test",
+        "Dose", "Original, %", "Perturbed, %", "Δ, pp", "p", "McNemar test",
     ]  # fmt: skip
     (family, rows) = table.groups[0]
     assert family == "llava"
@@ -79,13 +79,13 @@ def test_the_main_table_has_the_papers_rows_and_columns() -> None:
     ]
     assert cells(table, "clean") == [
         "0", "52.0 (229/440)", "53.0 (233/440)", "+0.9 [−1.1, +3.0]", ".660",
-        "✓ not detected", "✓ not detected",
+        "✓ not detected",
     ]  # fmt: skip
     assert cells(table, "lora_r8, epoch 1")[3:] == [
-        "−11.4 [−13.4, −9.3]", ".032", "✓ contaminated", "inconclusive",
+        "−11.4 [−13.4, −9.3]", ".032", "inconclusive",
     ]  # fmt: skip
-    assert cells(table, "lora_r8, epoch 2")[4:] == ["<.001", "✓ contaminated", "✗ not detected"]
-    assert cells(table, "full, epoch 1") == ["1", *["–"] * 4, "not asked", "not asked"]
+    assert cells(table, "lora_r8, epoch 2")[4:] == ["<.001", "✗ not detected"]
+    assert cells(table, "full, epoch 1") == ["1", *["–"] * 4, "not asked"]
 
 
 def test_models_of_the_same_strategy_and_epoch_are_listed_by_full_name() -> None:
@@ -195,7 +195,7 @@ def test_latex_escapes_what_is_special_and_keeps_its_columns() -> None:
     assert rf"\textit{{{name}}}" in text
     assert "$-$1.1, +3.0" in text and r"\ding{51} not detected" in text
     body = [line for line in text.splitlines() if line.startswith("clean")]
-    assert len(body) == 1 and body[0].count(" & ") == 7
+    assert len(body) == 1 and body[0].count(" & ") == 6
     assert text.count("{") - text.count(r"\{") == text.count("}") - text.count(r"\}")
 
 
