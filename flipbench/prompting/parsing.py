@@ -90,9 +90,13 @@ _TEXT_DENIED_AFTER = re.compile(
     r"(?:wrong|incorrect|false|ruled out|eliminated|excluded|impossible|unlikely)\b)"
 )
 _N_AROUND_TEXT = 40
+_MAX_LETTER_LINE = 20
+_WORD_ANSWER = re.compile(r"\banswer\b[\s\"'*_`]{0,4}(?:is|[:=])\s?([\"'*_`(]{0,4}\w{1,20})", re.I)
 
 
-def parse_choice(text: str, options: Sequence[str], labels: str = LETTERS) -> int:
+def parse_choice(
+    text: str, options: Sequence[str], labels: str = LETTERS, *, cut_off: bool = False
+) -> int:
     r"""Return the index of the option that ``text`` names, or -1 if it names none or several.
 
     Reasoning and the marks around the answer are removed first (`flipbench.prompting.wrappers`);
@@ -122,6 +126,9 @@ def parse_choice(text: str, options: Sequence[str], labels: str = LETTERS) -> in
     labels : str
         The options' labels. Rule 4 is for letters only: a number in a sentence may count something.
         Labels that are words ("yes no") replace rules 1 to 4: the reply begins with one of them.
+    cut_off : bool
+        Whether the reply ends at its limit of tokens. Then an option counts only if the reply says
+        that it is the answer (rules 1 to 3 up to "X is correct"): the rest may be reasoning.
 
     References
     ----------
@@ -160,13 +167,13 @@ def parse_choice(text: str, options: Sequence[str], labels: str = LETTERS) -> in
         choice = _named(boxes[-1].strip(), options, labels, letters)
         if choice >= 0:
             return choice
-    return _named(reply, options, labels, letters)
+    return _named(reply, options, labels, letters, cut_off=cut_off)
 
 
 def normalise(text: str) -> str:
-    """Return a text in NFKC, with plain quotes and brackets, and without invisible characters.
+    r"""Return a text in NFKC, with plain quotes and brackets, and without invisible characters.
 
-    >>> normalise("“Ｂ”\\u200b")
+    >>> normalise("“Ｂ”\u200b")
     '"B"'
     """
     if text.isascii():
@@ -174,40 +181,54 @@ def normalise(text: str) -> str:
     return _INVISIBLE.sub("", unicodedata.normalize("NFKC", text)).translate(_PLAIN)
 
 
-def _named(reply: str, options: Sequence[str], labels: str, letters: str) -> int:
+def _named(
+    reply: str, options: Sequence[str], labels: str, letters: str, *, cut_off: bool = False
+) -> int:
     if not reply:
         return -1
-    if not letters:
-        words = [label.casefold() for label in labels.split()]
-        value = _json_answer(reply)
-        first = (value or reply).strip().split(maxsplit=1)[:1]
-        word = first[0].strip(_AROUND).casefold() if first else ""
-        return words.index(word) if word in words else _only(_texts(value or reply, options))
-    candidates: set[int]
-    for candidates in _candidates(reply, options, letters):
-        if len(candidates) == 1:
+    rules = _candidates(reply, options, letters) if letters else _words(reply, options, labels)
+    for candidates, is_cue in rules:
+        if len(candidates) == 1 and (is_cue or not cut_off):
             return candidates.pop()
     return -1
 
 
-def _candidates(reply: str, options: Sequence[str], letters: str) -> Iterator[set[int]]:
-    """Yield the options that each rule finds, one rule after the other."""
+def _words(reply: str, options: Sequence[str], labels: str) -> Iterator[tuple[set[int], bool]]:
+    """Yield the options that a reply in words names, and whether it says that they are right."""
+    words = [label.casefold() for label in labels.split()]
+    value = _json_answer(reply)
+    reply = value or reply
+    first, *more = reply.split(maxsplit=1) or [""]
+    word = first.strip(_AROUND).casefold()
+    if word in words:
+        yield {words.index(word)}, not more or value is not None
+    answers = (match[1].strip(_AROUND).casefold() for match in _WORD_ANSWER.finditer(reply))
+    yield {words.index(answer) for answer in answers if answer in words}, True
+    yield _texts(reply, options), False
+
+
+def _candidates(
+    reply: str, options: Sequence[str], letters: str
+) -> Iterator[tuple[set[int], bool]]:
+    """Yield the options that each rule finds, and whether the reply says that they are right."""
     rules = _rules(letters)
     plain = _without_latex(reply)
-    yield rules.whole(plain)
+    yield rules.whole(plain), True
     if (value := _json_answer(reply)) is not None:
-        yield rules.whole(_without_latex(value))
-        yield _texts(value, options)
+        yield rules.whole(_without_latex(value)), True
+        yield _texts(value, options), True
         return
     lines = [" ".join(line.split()) for line in plain.splitlines()]
     plain = rules.without_denied("\n".join(filter(None, lines)))
-    yield rules.indices(rules.answer, plain)
-    yield set().union(*(rules.whole(line) for line in plain.split("\n") if len(line) < 20))
-    for pattern in rules.others:
-        yield rules.indices(pattern, plain)
+    yield rules.indices(rules.answer, plain), True
+    short = [line for line in plain.split("\n") if len(line) <= _MAX_LETTER_LINE]
+    yield set().union(*map(rules.whole, short)), True
+    yield rules.indices(rules.correct, plain), True
+    yield rules.indices(rules.option, plain), False
+    yield rules.indices(rules.in_brackets, plain), False
     if letters.isalpha():
-        yield _last_tokens(plain, letters)
-    yield _texts(reply, options)
+        yield _last_tokens(plain, letters), False
+    yield _texts(reply, options), False
 
 
 class _Rules:
@@ -242,13 +263,13 @@ class _Rules:
         alone = rf"(?<!or )(?<![{letters}] and )(?<![{letters}], )"
         self._whole = re.compile(rf"{_OPEN}([A-Za-z1-9]){_CLOSE}")
         self.answer = re.compile(rf"(?i:{answer}){lone}({either}){ends}{among}")
-        self.others = (
-            re.compile(rf"(?<![^\W{_CJK}/])(?<!/){alone}([{letters}]){_CLOSE}(?i:{correct})"),
-            re.compile(
-                rf"(?i:\b(?:option|opción|opção|alternativa))\s{_OPEN}({either}){ends}{among}"
-            ),
-            re.compile(rf"(?<!\w)\(\s?({either})\s?\)"),
+        self.correct = re.compile(
+            rf"(?<![^\W{_CJK}/])(?<!/){alone}([{letters}]){_CLOSE}(?i:{correct})"
         )
+        self.option = re.compile(
+            rf"(?i:\b(?:option|opción|opção|alternativa))\s{_OPEN}({either}){ends}{among}"
+        )
+        self.in_brackets = re.compile(rf"(?<!\w)\(\s?({either})\s?\)")
         letter = rf"{lone}{either}{ends}"
         self._denied = re.compile(
             rf"(?i:{_BEFORE_DENIED})\s?{_OPEN}{letter}(?:{also}{letter}){{0,9}}"
@@ -377,7 +398,3 @@ def _ends_word(phrase: str, text: str, end: int) -> bool:
     if after and (after[0].isalnum() or after[0] == "_"):
         return False
     return not (phrase[-1].isdigit() and len(after) > 1 and after[0] in ".," and after[1].isdigit())
-
-
-def _only(candidates: set[int]) -> int:
-    return candidates.pop() if len(candidates) == 1 else -1

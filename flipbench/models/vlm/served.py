@@ -176,7 +176,9 @@ class APIVLM:
             return self._choose(probe, reply)
         if probe.ask == "score":
             return self._score(probe, reply, before)
-        choice = parse_choice(reply.text, probe.options, probe.labels or LETTERS)
+        choice = parse_choice(
+            reply.text, probe.options, probe.labels or LETTERS, cut_off=reply.cut_off
+        )
         fields = {"text": reply.text, "choice": choice}
         if probe.token_statistics:
             if not reply.token_log_probs:
@@ -232,6 +234,7 @@ class APIVLM:
             text=_TRIAL,
             max_tokens=_TRIAL_TOKENS,
             top_log_probs=spec.top_logprobs if try_log_probs else 0,
+            may_be_empty=True,
         )
         # the trial has no images, so the store is never read
         (reply,) = self._chat.ask([request], ImageStore(Path()))
