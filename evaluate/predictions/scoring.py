@@ -209,7 +209,7 @@ def _option_texts(options: Sequence[tuple[str, str]], n_letters: int) -> list[st
 def _parsed(prediction: Prediction, options: Sequence[str], gold: int, labels: str) -> ScoredReply:
     if prediction.error or prediction.text is None:
         return ScoredReply(prediction, None)
-    choice = parse_choice(prediction.text, options, labels)
+    choice = parse_choice(prediction.text, options, labels, cut_off=prediction.cut_off)
     return ScoredReply(prediction, choice == gold, choice)
 
 

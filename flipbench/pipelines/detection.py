@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
 import yaml
@@ -32,14 +33,16 @@ from flipbench.evaluate.verdict.basis import CONFIDENCE, Evidence
 from flipbench.evaluate.verdict.page import VerdictPage
 from flipbench.evaluate.verdict.replies import replies_of
 from flipbench.evaluate.verdict.verdict import ModelVerdict
-from flipbench.models.engine import answers_of
+from flipbench.models.chat.log_probs import LEAST_SHARE
+from flipbench.models.engine import Answers, answers_of
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.checkpoints import check_card, resolve_path
 from flipbench.models.vlm.served import APIVLM, resolve_model
 from flipbench.pipelines.assembly import quiet_libraries
 from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.pipelines.evaluation import ask_and_score, diagnose_all, follow_ups, work_lines
-from flipbench.prompting.prompts import PromptSettings
+from flipbench.prompting.prompts import PromptSettings, right_option
+from flipbench.reporting import formats
 
 _FAMILY = "detect"
 _YAML = (".yaml", ".yml")
@@ -315,6 +318,7 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
         diagnosis=diagnoses.get(subject.fingerprint),
     )
     replies = replies_of(benchmark, prompt_settings, answers[subject.name])
+    settings |= _letter_shares(benchmark, prompt_settings, answers)
     notes = [*_notes(detection), *configured.notes()]
     return VerdictPage(ModelVerdict(evidence), grid, replies, settings, notes), reports
 
@@ -350,6 +354,28 @@ def _settings(detection: Detection) -> dict[str, str]:
         **versions(),
     }
     return {name: value for name, value in rows.items() if value}
+
+
+def _letter_shares(
+    benchmark: PairedBenchmark, prompt_settings: PromptSettings, answers: Mapping[str, Answers]
+) -> dict[str, str]:
+    """Return how much of the probability each model gives the option letters, by name."""
+    probes = [
+        prompt_settings.closed_probe(item, side)
+        for pair in benchmark.pairs
+        for side, item in (("original", pair.original), ("perturbed", pair.perturbed))
+        if right_option(item) is not None
+    ]
+    texts = {}
+    for name, own in answers.items():
+        if shares := own.letter_shares(probes):
+            n_low = sum(share < LEAST_SHARE for share in shares)
+            texts[f"letters' share of the probability, {name}"] = (
+                f"{formats.percent(fmean(shares))} % on average, lowest"
+                f" {formats.percent(min(shares))} %; {n_low} of {len(shares)} replies below one"
+                " half, which are unreadable"
+            )
+    return texts
 
 
 def _needs_reference(detector: AnyDetector) -> bool:

@@ -253,6 +253,30 @@ def test_without_every_letter_s_log_prob_only_the_choice_is_kept(
 
 
 @pytest.mark.parametrize(
+    ("tokens", "share", "choice"),
+    [
+        ([("<think>", -0.001), ("B", -8.5), ("A", -9.0)], 0.000327, -1),
+        ([("\n", -0.6), ("B", -0.9), (" A", -4.0)], 0.424885, -1),
+        ([("B", -0.6), ("\n", -0.9), (" A", -4.0)], 0.567127, 1),
+    ],
+)
+def test_letters_that_the_model_does_not_mean_are_unreadable(
+    talking: OpenAIServer,
+    shapes_items: list[Item],
+    shapes_store: ImageStore,
+    tokens: list[tuple[str, float]],
+    share: float,
+    choice: int,
+) -> None:
+    model = vlm(talking)
+    talking.first_tokens = lambda body: tokens
+    talking.reply = lambda body: ""
+    answer = one(model, probe(shapes_items, CHOOSE), shapes_store)
+    assert answer.choice == choice and answer.is_unreadable == (choice < 0)
+    assert answer.letter_share == pytest.approx(share, abs=1e-4)
+
+
+@pytest.mark.parametrize(
     ("tokens", "said"),
     [
         ([("**", -0.1), ("It", -3.0)], "no option letter is among the 2"),
