@@ -58,8 +58,8 @@ TOKENS = _by_name(
 )
 """What ``<|name|>`` marks, besides the names in `TAGS` after ``begin_of_`` or ``end_of_``."""
 _ASSISTANTS = ("", "assistant", "model", "bot")
-_CHANNELS: Mapping[str, Kind] = {"final": "answer"} | dict.fromkeys(
-    ("analysis", "commentary", "thought", "thinking", "reasoning"), "reasoning"
+_CHANNELS = _by_name(
+    {"answer": "final", "reasoning": "analysis commentary thought thinking reasoning"}
 )
 _MARK = re.compile(
     r"<(?P<left>[|｜])?(?P<slash>/)?(?P<name>[A-Za-z][\w:▁-]{0,39})(?:\s[^<>\n]{0,80})?"
