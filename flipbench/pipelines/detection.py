@@ -318,8 +318,9 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
         diagnosis=diagnoses.get(subject.fingerprint),
     )
     replies = replies_of(benchmark, prompt_settings, answers[subject.name])
-    settings |= _letter_shares(benchmark, prompt_settings, answers)
-    notes = [*_notes(detection), *configured.notes()]
+    shares, low = _letter_shares(benchmark, prompt_settings, answers)
+    settings |= shares
+    notes = [*_notes(detection), *low, *configured.notes()]
     return VerdictPage(ModelVerdict(evidence), grid, replies, settings, notes), reports
 
 
@@ -358,24 +359,32 @@ def _settings(detection: Detection) -> dict[str, str]:
 
 def _letter_shares(
     benchmark: PairedBenchmark, prompt_settings: PromptSettings, answers: Mapping[str, Answers]
-) -> dict[str, str]:
-    """Return how much of the probability each model gives the option letters, by name."""
+) -> tuple[dict[str, str], list[str]]:
+    """Return how much of the probability each model gives the letters, and a note if too little."""
     probes = [
         prompt_settings.closed_probe(item, side)
         for pair in benchmark.pairs
         for side, item in (("original", pair.original), ("perturbed", pair.perturbed))
         if right_option(item) is not None
     ]
-    texts = {}
-    for name, own in answers.items():
-        if shares := own.letter_shares(probes):
-            n_low = sum(share < LEAST_SHARE for share in shares)
-            texts[f"letters' share of the probability, {name}"] = (
-                f"{formats.percent(fmean(shares))} % on average, lowest"
-                f" {formats.percent(min(shares))} %; {n_low} of {len(shares)} replies below one"
-                " half, which are unreadable"
+    rows, notes = {}, []
+    for name, replies in answers.items():
+        if not (shares := replies.letter_shares(probes)):
+            continue
+        mean, least = formats.percent(fmean(shares)), formats.percent(min(shares))
+        n_low = sum(share < LEAST_SHARE for share in shares)
+        rows[f"letters' share of the probability, {name}"] = (
+            f"{mean} % on average, at least {least} %; below one half in {n_low} of {len(shares)}"
+            " replies"
+        )
+        if n_low:
+            notes.append(
+                f"In {n_low} of {len(shares)} replies of {name} the option letters together hold"
+                f" less than half of the probability ({mean} % on average over all replies): it"
+                " would write something else first, so these are unreadable; ask with --ask"
+                " generate."
             )
-    return texts
+    return rows, notes
 
 
 def _needs_reference(detector: AnyDetector) -> bool:
