@@ -151,7 +151,7 @@ def read_reveal(text: str, item: Item) -> list[LeakSpan]:
         If the reply is not such JSON, contradicts itself, or claims a leak without evidence that
         occurs in the question, so that a person must decide.
     """
-    stripped = answer_text(text)
+    stripped = answer_text(text).strip()
     fenced = _FENCE.match(stripped)
     try:
         reply = RevealReply.model_validate(parse_json(fenced[1] if fenced else stripped))

@@ -55,7 +55,7 @@ def is_right(doc: dict[str, Any], reply: str) -> bool:
     if (word := target.rstrip(".").casefold()) in YES_NO:
         choice = parser.parse_choice(reply, YES_NO, " ".join(YES_NO))
         return bool(choice == YES_NO.index(word))
-    return bool(parser.answer_text(reply).rstrip(".").casefold() == target.casefold())
+    return bool(parser.answer_text(reply).strip().rstrip(".").casefold() == target.casefold())
 
 
 def count(items):  # type: ignore[no-untyped-def]

@@ -116,7 +116,7 @@ def answer_text(reply: str) -> str:
     >>> answer_text("<think>It may be (A) or")
     ''
     """
-    return split_wrapped(reply).answer.strip()
+    return split_wrapped(reply).answer
 
 
 def split_wrapped(reply: str, *, split_unknown: bool = False) -> WrappedReply:

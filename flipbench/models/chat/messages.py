@@ -288,7 +288,7 @@ def read_reply(
         return _answer(message, text, log_probs, reason, usage, spec, request), usage
     if message.get("refusal"):
         return ServiceError(f"the model refused: {_short(message['refusal'])}"), usage
-    reply = answer_text(text)
+    reply = answer_text(text).strip()
     if reason == "length" and reply:
         return ServiceError(
             f"the reply was cut off after {usage.get('completion_tokens', spec.limit)} tokens;"

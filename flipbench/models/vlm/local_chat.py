@@ -116,7 +116,8 @@ class LocalChat:
             return ServiceError(
                 f"{self.name}: the reply was cut off after {len(ids)} tokens; raise max_tokens"
             )
-        text = answer_text(self.vlm.tokenizer.decode(ids[:stop], skip_special_tokens=True))
+        text = self.vlm.tokenizer.decode(ids[:stop], skip_special_tokens=True)
+        text = answer_text(text).strip()
         if not text:
             return ServiceError(f"{self.name}: the model returned an empty text")
         usage = {"model": self.name, "prompt_tokens": n_prompt, "completion_tokens": stop + 1}

@@ -348,6 +348,19 @@ def test_contradictory_settings_are_refused(settings: dict[str, Any]) -> None:
         ServedModelConfig(**({"model": "tiny-vlm"} | settings))
 
 
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("https://me.openai.azure.com/openai/deployments/x?api-version=1", "azure.com/openai/v1/"),
+        ("https://me.openai.azure.com/openai/deployments/x", "as the model: x"),
+        ("https://host/v1?key=1", "must not contain a user, password or query"),
+    ],
+)
+def test_an_address_with_a_query_names_the_one_to_use(url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        resolve_model("m", url)
+
+
 # which model it is
 
 
