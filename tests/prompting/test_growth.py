@@ -15,6 +15,7 @@ from flipbench.evaluate.scoring.text_match import continuation, mentions, rouge_
 from flipbench.filters.audit.direct_reveal import read_reveal
 from flipbench.filters.judges.api import read_verdict
 from flipbench.generate.captioners.api import declines
+from flipbench.generate.pictures import named_picture
 from flipbench.models.chat.answer_judge import read_choice
 from flipbench.models.chat.labels import Rubric, read_label
 from flipbench.models.chat.scrubbing import Scrubber
@@ -52,6 +53,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "sentences": lambda text: sentences_of({"Outcome": text}),
     "revealed": unless_malformed(lambda text: read_reveal(text, None)),  # type: ignore[arg-type]
     "caption": declines,
+    "picture": named_picture,
     "mentions": lambda text: mentions(text, "a cat", ["yes"]),
     "label of an option": without_label,
     "continuation": lambda text: continuation(text, "yes no yes"),
