@@ -262,6 +262,11 @@ def _most_telling(
         if isinstance(response, Exception):
             return response
         log_probs = response.option_log_probs
+        if response.is_unreadable:
+            return ServiceError(
+                "the model would not write a letter first"
+                f" ({response.letter_share:.1%} of the probability); choose another model"
+            )
         if right is None or right >= len(log_probs):
             return ServiceError("the model returned no option probabilities")
         shares.append(1 / sum(math.exp(log_p - log_probs[right]) for log_p in log_probs))

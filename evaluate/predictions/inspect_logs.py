@@ -109,6 +109,14 @@ def _prediction(path: Path, number: int, sample: Mapping[str, Any], scorer: str)
         question=_question(sample.get("input"), where),
         error=" ".join(error.split())[:200],
         group=id_text(_object(sample, "metadata", where).get("group")),
+        cut_off=_stop_reason(output, where) in ("max_tokens", "model_length"),
+    )
+
+
+def _stop_reason(output: Mapping[str, Any], where: str) -> str:
+    choices = _list(output, "choices", where)
+    return (
+        str(_object({"choice": choices[0]}, "choice", where).get("stop_reason")) if choices else ""
     )
 
 

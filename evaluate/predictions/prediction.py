@@ -28,6 +28,8 @@ class Prediction:
         The file's own mark; None if it has none.
     error : str
         Why there is no reply to score. Never counted as a wrong answer.
+    cut_off : bool
+        Whether the reply ended at its limit of tokens.
     """
 
     id: str
@@ -39,6 +41,7 @@ class Prediction:
     question: str = ""
     group: str = ""
     error: str = ""
+    cut_off: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Literal
 from flipbench.benchmarks.build import answer_letter, find_answer
 from flipbench.benchmarks.report import RowError
 from flipbench.core.errors import ConfigError, DataError
-from flipbench.prompting.parsing import parse_choice, without_thoughts
+from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS
 
 from .join import PredictionPair
@@ -209,7 +209,7 @@ def _option_texts(options: Sequence[tuple[str, str]], n_letters: int) -> list[st
 def _parsed(prediction: Prediction, options: Sequence[str], gold: int, labels: str) -> ScoredReply:
     if prediction.error or prediction.text is None:
         return ScoredReply(prediction, None)
-    choice = parse_choice(without_thoughts(prediction.text), options, labels)
+    choice = parse_choice(prediction.text, options, labels, cut_off=prediction.cut_off)
     return ScoredReply(prediction, choice == gold, choice)
 
 

@@ -32,6 +32,8 @@ Without a name, groups are found by `flipbench.benchmarks.grouping`.
 API_FAILURE = "Failed to obtain answer via API"
 """What VLMEvalKit writes in place of a reply."""
 
+_CELL_LIMIT = 32_767  # Excel's, at which pandas and openpyxl cut without a word
+
 
 def table_predictions(
     path: Path, rows: Sequence[TableRow], columns: Mapping[str, str] | None = None
@@ -107,6 +109,8 @@ def _prediction(row: TableRow, columns: Mapping[str, str], letters: Sequence[str
     error = text("error").strip()
     if not error and API_FAILURE in reply:
         error = "the API gave no answer"
+    if not error and _is_cut(reply):
+        error = f"the reply is cut off at a spreadsheet's {_CELL_LIMIT:,} characters; write tsv"
     if not error and not reply.strip() and ("prediction" in columns or correct is None):
         error = "there is no reply"
     name = id_text(cell("id"))
@@ -127,6 +131,13 @@ def _prediction(row: TableRow, columns: Mapping[str, str], letters: Sequence[str
         group=text("group") if "group" in columns else group_of(row.cells),
         error=error,
     )
+
+
+def _is_cut(reply: str) -> bool:
+    n = len(reply)
+    if n != _CELL_LIMIT and not n < _CELL_LIMIT < 2 * n:
+        return False
+    return _CELL_LIMIT in (n, len(reply.encode("utf-16-le", "replace")) // 2)  # as Excel counts
 
 
 def _absent(value: Any) -> bool:

@@ -18,6 +18,7 @@ from flipbench.models.chat.prompt_files import PromptFile, load_prompt
 from flipbench.models.engine import Answers
 from flipbench.models.protocols import Capability, needs_of
 from flipbench.prompting.prompts import PromptSettings, right_option
+from flipbench.prompting.wrappers import answer_text
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 
@@ -210,7 +211,7 @@ def compare_hints(hinted: Sequence[HintedItem], answers: Answers) -> list[HintRe
             probe, text = one.probes.get(variant), one.texts.get(variant, "")
             if variant in one.first:
                 written = answers.to(one.first[variant])
-                text = written.text.strip() if written is not None else ""
+                text = answer_text(written.text).strip() if written is not None else ""
             reply = None
             if probe is not None and (text or variant == IMAGES_ONLY):
                 reply = answers.to(probe)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flipbench.benchmarks.tables import parse_json
+from flipbench.models.chat.messages import json_object
 
 from .counts import Verdict
 
@@ -167,9 +167,8 @@ def _verdict(entry: dict[str, Any], form: type[SentenceVerdict]) -> Verdict | st
 
 def _object(text: str) -> dict[str, Any] | None:
     """Return the JSON object in a reply, which may stand in a sentence or a code fence."""
-    match = re.search(r"\{.*\}", text, re.DOTALL)
     try:
-        found = parse_json(match[0]) if match else None
+        found = parse_json(json_object(text))
     except ValueError:
         return None
     return found if isinstance(found, dict) else None

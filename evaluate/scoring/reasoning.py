@@ -7,6 +7,7 @@ import re
 from flipbench.core.records import Item, Probe, Response
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import choice_prompt, open_prompt
+from flipbench.prompting.wrappers import split_wrapped
 
 from .text_match import words
 
@@ -17,7 +18,6 @@ MIN_WORDS = 10
 _STEPS = "Think step by step about what the picture shows."
 _CHOICE = f'{_STEPS} Then write "Answer:" and the letter of the right option.'
 _OPEN = f'{_STEPS} Then write "Answer:" and the answer in a few words.'
-_END_OF_THOUGHTS = "</think>"
 _ANSWER = re.compile(r"\banswer\b", re.IGNORECASE)
 
 
@@ -47,30 +47,28 @@ def reasoning_probe(
 def split_reply(reply: str) -> tuple[str, str]:
     """Return a reply's reasoning and its answer, either of which may be empty.
 
-    The answer follows the end of a ``<think>`` block, and within that begins with the last
-    "answer"; without that word, it is the whole text.
+    The answer follows what is marked as reasoning (`flipbench.prompting.wrappers`), and within
+    that begins with the last "answer"; without that word, it is the whole text.
 
     >>> split_reply("The cat is left of the dog, so it is A or B. Answer: B")
     ('The cat is left of the dog, so it is A or B. ', 'Answer: B')
     >>> split_reply("<think>Two cats.</think> C"), split_reply("<think>Two")
     (('<think>Two cats.</think>', ' C'), ('<think>Two', ''))
     """
-    thoughts, end, rest = reply.rpartition(_END_OF_THOUGHTS)
-    if not end and reply.lstrip().startswith("<think>"):
-        return reply, ""
-    starts = [match.start() for match in _ANSWER.finditer(rest)]
-    begin = starts[-1] if starts else 0
-    return f"{thoughts}{end}{rest[:begin]}", rest[begin:]
+    begin = split_wrapped(reply).start
+    for match in _ANSWER.finditer(reply, begin):
+        begin = match.start()
+    return reply[:begin], reply[begin:]
 
 
 def is_reasoned(reply: Response) -> bool:
     """Return whether a reply has thoughts before it, or `MIN_WORDS` words before its answer.
 
-    Thoughts are a ``<think>`` block, or what a server reports without showing it.
+    Thoughts are what is marked as reasoning, or what a server reports without showing it.
     """
-    reasoning, answer = split_reply(reply.text)
-    if reply.reasoned or "<think>" in reasoning or _END_OF_THOUGHTS in reasoning:
+    if reply.reasoned or split_wrapped(reply.text).reasoning:
         return True
+    reasoning, answer = split_reply(reply.text)
     unlabelled = not reasoning.strip()  # no "Answer:", so the whole reply may be reasoning
     return len(words(answer if unlabelled else reasoning)) >= MIN_WORDS
 

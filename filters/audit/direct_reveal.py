@@ -15,18 +15,19 @@ from flipbench.core.errors import DataError, attempt
 from flipbench.core.records import Item, Probe, Value
 from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions, StageReport, run_stage
-from flipbench.models.chat.messages import Chat, strip_thoughts
+from flipbench.models.chat.messages import Chat
 from flipbench.models.chat.prompt_files import PromptFile, lettered, load_prompt
 from flipbench.models.engine import answers_of
 from flipbench.prompting.prompts import LETTERS
 from flipbench.prompting.quoting import single_line
+from flipbench.prompting.wrappers import answer_text
 
 from .chat_stage import ChatStage
 from .finding import AuditFinding, FlaggedItem, flag, multiple_choice, n_items, not_run, rate
 
 TITLE = "Answers that the question gives away"
 PROMPTS = Path(__file__).parent / "prompts"
-_FENCE = re.compile(r"^```(?:json)?\s*\n(.*)\n```$", re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(r"^```(?:json)?[^\S\n]*\n(.*)\n```$", re.DOTALL | re.IGNORECASE)
 
 
 class _Strict(BaseModel):
@@ -151,7 +152,7 @@ def read_reveal(text: str, item: Item) -> list[LeakSpan]:
         If the reply is not such JSON, contradicts itself, or claims a leak without evidence that
         occurs in the question, so that a person must decide.
     """
-    stripped = strip_thoughts(text)
+    stripped = answer_text(text).strip()
     fenced = _FENCE.match(stripped)
     try:
         reply = RevealReply.model_validate(parse_json(fenced[1] if fenced else stripped))

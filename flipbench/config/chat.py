@@ -15,6 +15,7 @@ from flipbench.core.records import JsonDict, Value
 _MAX_PATCHES = 1536
 _PATCH = 32
 _TILE = 512
+_AZURE = (".openai.azure.com", ".cognitiveservices.azure.com", ".services.ai.azure.com")
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,12 @@ class ChatSpec(Value):
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError("base_url must look like http://localhost:8000/v1")
+        if parts.hostname.endswith(_AZURE) and (parts.query or "/deployments/" in parts.path):
+            deployment = parts.path.partition("/deployments/")[2].split("/")[0] or "DEPLOYMENT"
+            raise ValueError(
+                f"for Azure give base_url https://{parts.hostname}/openai/v1/ without api-version,"
+                f" and the deployment as the model: {deployment}"
+            )
         if "@" in parts.netloc or parts.query:
             raise ValueError(
                 "base_url must not contain a user, password or query: put the key into the"

@@ -257,6 +257,9 @@ class Response(Record):
 
     ``choice`` is the chosen option's index, -1 if a generated reply names none.
     ``option_log_probs`` has shape (K,), in nats, normalised over the whole vocabulary.
+    ``letter_share`` is the probability of all option letters together as the reply's first token;
+    None if it was not measured. Where it is below one half, the model means no letter: ``choice``
+    is -1, and ``option_log_probs`` say nothing about what it would answer.
 
     For a scored continuation of T tokens, and for a reply with token statistics,
     ``log_likelihood`` is the sum of ``token_log_probs``; ``token_means`` and ``token_deviations``
@@ -280,6 +283,7 @@ class Response(Record):
     text: str = ""
     choice: int = -1
     option_log_probs: tuple[float, ...] = ()
+    letter_share: float | None = None
     log_likelihood: float | None = None
     n_tokens: int | None = None
     token_log_probs: tuple[float, ...] = ()
@@ -288,6 +292,11 @@ class Response(Record):
     is_greedy: tuple[bool, ...] = ()
     reasoned: bool = False
     state: str = ""
+
+    @property
+    def is_unreadable(self) -> bool:
+        """Whether it should have been a letter, but the model means none."""
+        return self.choice < 0 and self.letter_share is not None
 
 
 class Wording(Record):

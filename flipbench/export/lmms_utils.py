@@ -48,14 +48,14 @@ def process_results(doc, results):  # type: ignore[no-untyped-def]
 def is_right(doc: dict[str, Any], reply: str) -> bool:
     """Return whether a reply names the right option, or is the right answer."""
     parser = _parser()
-    reply, target = parser.without_thoughts(reply), doc["target"]
+    target = doc["target"]
     if doc["options"]:
         choice = parser.parse_choice(reply, doc["options"])
         return bool(choice >= 0 and parser.LETTERS[choice] == target)
     if (word := target.rstrip(".").casefold()) in YES_NO:
         choice = parser.parse_choice(reply, YES_NO, " ".join(YES_NO))
         return bool(choice == YES_NO.index(word))
-    return bool(reply.rstrip(".").casefold() == target.casefold())
+    return bool(parser.answer_text(reply).strip().rstrip(".").casefold() == target.casefold())
 
 
 def count(items):  # type: ignore[no-untyped-def]

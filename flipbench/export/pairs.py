@@ -11,7 +11,7 @@ from flipbench.benchmarks.write import write_jsonl, write_parquet
 from flipbench.core.images import ImageStore, png_bytes
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import ImageRef, Item
-from flipbench.prompting import parsing, prompts
+from flipbench.prompting import parsing, prompts, wrappers
 from flipbench.prompting.prompts import LETTERS, choice_prompt, open_prompt
 
 SIDES = ("original", "perturbed")
@@ -83,11 +83,17 @@ def groups_of(benchmark: PairedBenchmark) -> list[str]:
 
 def standalone_parser() -> str:
     """Return the source of the parser of replies, without its imports from flipbench."""
+    imports = (
+        f"from {prompts.__name__} import LETTERS\n",
+        f"from {wrappers.__name__} import split_wrapped\n",
+        "from __future__ import annotations\n",
+    )
     source = inspect.getsource(parsing)
-    imported = f"from {prompts.__name__} import LETTERS\n"
-    if imported not in source:
-        raise AssertionError(f"{parsing.__name__} does not import its letters alone")
-    return source.replace(imported, f'LETTERS = "{LETTERS}"\n')
+    for line in imports:
+        if line not in source:
+            raise AssertionError(f"{parsing.__name__} lacks the line {line!r}")
+        source = source.replace(line, "")
+    return f'{inspect.getsource(wrappers)}\nLETTERS = "{LETTERS}"\n{source}'
 
 
 def write_jsonl_pair(benchmark: PairedBenchmark, folder: Path) -> list[Path]:

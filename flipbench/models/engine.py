@@ -42,6 +42,15 @@ class Answers:
             for choice, right in zip(self.choices(probes), gold, strict=True)
         ]
 
+    def letter_shares(self, probes: Sequence[Probe]) -> list[float]:
+        """Return the probability of all option letters, for each reply where it was measured."""
+        if isinstance(self.responses, StoredResponses):
+            stored = self.responses.letter_shares
+            shares = [stored.get(probe.id) for probe in probes]
+        else:
+            shares = [r.letter_share for p in probes if (r := self.to(p)) is not None]
+        return [share for share in shares if share is not None]
+
     def n_unparsed(self, probes: Sequence[Probe]) -> int:
         """Count the replies that name no option."""
         return sum(choice is not None and choice < 0 for choice in self.choices(probes))

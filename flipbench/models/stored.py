@@ -7,7 +7,7 @@ import gc
 import hashlib
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -50,22 +50,31 @@ class StoredResponses(Mapping[str, Response]):
         choices are kept, which is faster, and whoever looks up a response reads all again. They
         are copied if no line had to be set aside.
         """
+        return {probe_id: choice for probe_id, (choice, _) in self._letters.items()}
+
+    @cached_property
+    def letter_shares(self) -> Mapping[str, float | None]:
+        """Each response's ``letter_share`` by probe id; read as `choices` are."""
+        return {probe_id: share for probe_id, (_, share) in self._letters.items()}
+
+    @cached_property
+    def _letters(self) -> Mapping[str, tuple[int, float | None]]:
         paths = self._run.shards(Response, self._fingerprint)
         if "_records" in vars(self) or not paths:
-            return {probe_id: r.choice for probe_id, r in self._records.items()}
+            return _letters_of(self._records.values())
         path = self._run.path / Response.kind / self._fingerprint / COPY
         stamps, shards = _stamps(paths), _summary(paths)
         if (stored := _read(path, shards)) is not None:
             return stored
         n_lines = sum(n for _, n in shards.values())
         if n_lines < WORTH_COPYING:
-            return {probe_id: r.choice for probe_id, r in self._records.items()}
-        choices = {r.probe_id: r.choice for r in self._run.read(Response, self._fingerprint)}
+            return _letters_of(self._records.values())
+        letters = _letters_of(self._run.read(Response, self._fingerprint))
         now = self._run.shards(Response, self._fingerprint)
-        if len(choices) == n_lines and _stamps(now) == stamps:
+        if len(letters) == n_lines and _stamps(now) == stamps:
             with contextlib.suppress(DataError):  # all works without a copy
-                _write(path, choices, shards)
-        return choices
+                _write(path, letters, shards)
+        return letters
 
     def __getitem__(self, probe_id: str) -> Response:
         return self._records[probe_id]
@@ -113,12 +122,24 @@ def _summary(paths: list[Path]) -> dict[str, tuple[str, int]]:
     return summary
 
 
-def _write(path: Path, choices: Mapping[str, int], shards: dict[str, tuple[str, int]]) -> None:
+def _letters_of(responses: Iterable[Response]) -> dict[str, tuple[int, float | None]]:
+    return {r.probe_id: (r.choice, r.letter_share) for r in responses}
+
+
+def _write(
+    path: Path,
+    letters: Mapping[str, tuple[int, float | None]],
+    shards: dict[str, tuple[str, int]],
+) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     table = pa.table(
-        {"probe_id": list(choices), "choice": pa.array(choices.values(), pa.int64())},
+        {
+            "probe_id": list(letters),
+            "choice": pa.array([choice for choice, _ in letters.values()], pa.int64()),
+            "letter_share": pa.array([share for _, share in letters.values()], pa.float64()),
+        },
         metadata={_SHARDS: json.dumps(shards)},
     )
     data = io.BytesIO()
@@ -126,8 +147,10 @@ def _write(path: Path, choices: Mapping[str, int], shards: dict[str, tuple[str, 
     write_atomically(path, data.getvalue(), PRIVATE)
 
 
-def _read(path: Path, shards: dict[str, tuple[str, int]]) -> dict[str, int] | None:
-    """Return the choices of a copy of these shards; None if there is none, or it is damaged."""
+def _read(
+    path: Path, shards: dict[str, tuple[str, int]]
+) -> dict[str, tuple[int, float | None]] | None:
+    """Return choices and shares from a copy of these shards; None if it is damaged or absent."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -138,7 +161,7 @@ def _read(path: Path, shards: dict[str, tuple[str, int]]) -> dict[str, int] | No
         made_from = json.loads(table.schema.metadata[_SHARDS])
         if not shards or made_from != {name: list(known) for name, known in shards.items()}:
             return None
-        columns = (table[name].to_pylist() for name in ("probe_id", "choice"))
-        return dict(zip(*columns, strict=True))
+        columns = (table[name].to_pylist() for name in ("probe_id", "choice", "letter_share"))
+        return {probe_id: (choice, share) for probe_id, choice, share in zip(*columns, strict=True)}
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
         return None

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 import yaml
@@ -35,14 +36,16 @@ from flipbench.evaluate.verdict.basis import CONFIDENCE, Evidence
 from flipbench.evaluate.verdict.page import VerdictPage
 from flipbench.evaluate.verdict.replies import replies_of
 from flipbench.evaluate.verdict.verdict import ModelVerdict
-from flipbench.models.engine import answers_of
+from flipbench.models.chat.log_probs import LEAST_SHARE
+from flipbench.models.engine import Answers, answers_of
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.checkpoints import check_card, resolve_path
 from flipbench.models.vlm.served import APIVLM, resolve_reference, serve_model
 from flipbench.pipelines.assembly import quiet_libraries
 from flipbench.pipelines.detectors import ConfiguredDetectors, without_plug_ins
 from flipbench.pipelines.evaluation import ask_and_score, diagnose_all, follow_ups, work_lines
-from flipbench.prompting.prompts import PromptSettings
+from flipbench.prompting.prompts import PromptSettings, right_option
+from flipbench.reporting import formats
 
 if TYPE_CHECKING:
     from flipbench.models.vlm.adapters import Placement
@@ -351,7 +354,9 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
         diagnosis=diagnoses.get(subject.fingerprint),
     )
     replies = replies_of(benchmark, prompt_settings, answers[subject.name])
-    notes = [*places_asked(detection), *_notes(detection), *configured.notes()]
+    shares, low = _letter_shares(benchmark, prompt_settings, answers)
+    settings |= shares
+    notes = [*places_asked(detection), *_notes(detection), *low, *configured.notes()]
     return VerdictPage(ModelVerdict(evidence), grid, replies, settings, notes), reports
 
 
@@ -459,6 +464,36 @@ def _check_sequential(
             f"--sequential: the pairs of {benchmark.name} are not exchangeable by construction, so"
             " a gap alone proves nothing; give a clean model (--reference)"
         )
+
+
+def _letter_shares(
+    benchmark: PairedBenchmark, prompt_settings: PromptSettings, answers: Mapping[str, Answers]
+) -> tuple[dict[str, str], list[str]]:
+    """Return how much of the probability each model gives the letters, and a note if too little."""
+    probes = [
+        prompt_settings.closed_probe(item, side)
+        for pair in benchmark.pairs
+        for side, item in (("original", pair.original), ("perturbed", pair.perturbed))
+        if right_option(item) is not None
+    ]
+    rows, notes = {}, []
+    for name, replies in answers.items():
+        if not (shares := replies.letter_shares(probes)):
+            continue
+        mean, least = formats.percent(fmean(shares)), formats.percent(min(shares))
+        n_low = sum(share < LEAST_SHARE for share in shares)
+        rows[f"letters' share of the probability, {name}"] = (
+            f"{mean} % on average, at least {least} %; below one half in {n_low} of {len(shares)}"
+            " replies"
+        )
+        if n_low:
+            notes.append(
+                f"In {n_low} of {len(shares)} replies of {name} the option letters together hold"
+                f" less than half of the probability ({mean} % on average over all replies): it"
+                " would write something else first, so these are unreadable; ask with --ask"
+                " generate."
+            )
+    return rows, notes
 
 
 def _needs_reference(detector: AnyDetector) -> bool:

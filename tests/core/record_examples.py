@@ -174,6 +174,7 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "text": "A",
             "choice": 0,
             "option_log_probs": (-0.5, -math.inf),
+            "letter_share": 0.75,
             "log_likelihood": -1.5,
             "n_tokens": 2,
             "token_log_probs": (-0.5, -1.0),

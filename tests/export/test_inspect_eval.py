@@ -20,7 +20,7 @@ from flipbench.evaluate.predictions.gap import gap_of_predictions
 from flipbench.export.huggingface import write_huggingface
 from flipbench.export.inspect_eval import write_inspect
 from flipbench.export.pairs import export_name
-from flipbench.prompting.parsing import parse_choice, without_thoughts
+from flipbench.prompting.parsing import parse_choice
 from tests.export.test_lmms_eval import OPTIONS, REPLIES
 
 pytestmark = pytest.mark.slow
@@ -97,7 +97,7 @@ def test_replies_are_read_by_our_own_parser(
     samples = log.samples or []
     assert sorted(sample.output.completion for sample in samples) == sorted(REPLIES)
     for sample in samples:
-        choice = parse_choice(without_thoughts(sample.output.completion), OPTIONS)
+        choice = parse_choice(sample.output.completion, OPTIONS)
         assert sample.scores["right_answer"].value == ("C" if choice == 1 else "I")
 
 

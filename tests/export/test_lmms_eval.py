@@ -16,7 +16,7 @@ import yaml
 from flipbench.core.paired import PairedBenchmark
 from flipbench.evaluate.predictions.gap import gap_of_predictions
 from flipbench.export.lmms_eval import pixel_limits, write_lmms_eval
-from flipbench.prompting.parsing import parse_choice, without_thoughts
+from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS
 
 OPTIONS = ("red", "a bus", "blue")
@@ -94,7 +94,7 @@ def test_replies_are_read_by_our_own_parser(
         *("<think>A? No.</think> B", "A? (C)? No.</think> B", "The answer is a bus"),
     ]
     for reply in REPLIES:
-        choice = parse_choice(without_thoughts(reply), OPTIONS)
+        choice = parse_choice(reply, OPTIONS)
         assert marks[reply] == (choice >= 0 and LETTERS[choice] == doc["target"])
 
 

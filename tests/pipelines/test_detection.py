@@ -140,7 +140,8 @@ def test_every_detector_without_a_reference(
     assert sum(report.n_failed for report in reports) == 0
     heard = {one.detector: one for one in finding.other_detectors}
     assert {*heard, "perturbation_gap"} == set(DETECTORS)
-    assert finding.verdict == "inconclusive" and "only 4 items" in finding.sentence
+    assert finding.verdict == "inconclusive"
+    assert "name no option: original 4/4" in finding.sentence, "untrained, it means no letter"
     for name in ("circular_eval", "codec", "min_k", "text_only_leakage", "image_masking"):
         assert heard[name].verdict == "not_applicable" and "--reference" in heard[name].why
     assert "3 clean reference models" in heard["constat"].why

@@ -129,13 +129,13 @@ def test_a_rater_s_objection_is_read_where_the_pictures_are(
 
 
 def test_evaluate_asks_if_so_configured_and_writes_a_section(
-    flipbench: Flipbench, benchmark: PairedBenchmark, tmp_path: Path, tiny_folders: dict[str, Path]
+    flipbench: Flipbench, benchmark: PairedBenchmark, tmp_path: Path
 ) -> None:
     benchmark.save(tmp_path / "r" / "benchmark")
     settings: dict[str, Any] = {
         "run": "r",
         "benchmark": {"format": "shapes"},
-        "models": {"tiny": {"path": str(tiny_folders["llava"])}},
+        "models": {"tiny": {"path": "shapes:llava"}},
         "evaluate": {"detectors": [GAP]},
     }
     config = tmp_path / "c.yaml"

@@ -15,6 +15,7 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Response, Score
 from flipbench.models.chat.labels import Labeller, LabelTask, Rubric
 from flipbench.prompting.prompts import LETTERS, PromptSettings
+from flipbench.prompting.wrappers import answer_text
 
 from ...protocol import rules
 from ...protocol.detector import About, Answers, Helpers, cached_per_benchmark
@@ -275,13 +276,17 @@ class GuidedPrompting(ComparingDetector):
         for pair in shuffled[: self.n_judged]:
             first, second = split_text(pair.item, seed) or ("", "")
             if (reply := answers.to(pair.second.probes[0])) is not None:
-                yield LabelTask(MATCH, (second, continuation(reply.text, first).strip()))
+                yield LabelTask(
+                    MATCH, (second, continuation(answer_text(reply.text), first).strip())
+                )
 
     def _query(self, item: Item, variant: str, prompt: str, pieces: tuple[str, str]) -> Query:
         def similar(reply: Response) -> float | None:
-            if not reply.text.strip():
+            if not answer_text(reply.text).strip():
                 return None
-            return float(self.similarity(pieces[1], continuation(reply.text, pieces[0])))
+            return float(
+                self.similarity(pieces[1], continuation(answer_text(reply.text), pieces[0]))
+            )
 
         return open_question(
             item,

@@ -10,6 +10,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Response
 from flipbench.models.chat.labels import Labeller, LabelTask, Rubric
 from flipbench.prompting.prompts import LETTERS, PromptSettings
+from flipbench.prompting.wrappers import answer_text
 
 from ...protocol.detector import About, Answers, Helpers, cached_per_benchmark
 from ...scoring.comparison import (
@@ -100,8 +101,8 @@ class MissingOption(ComparingDetector):
         """Yield the replies that are no option word for word."""
         for item, query in self._queries(benchmark):
             reply = answers.to(query.probes[0])
-            if reply is not None and _by_rule(reply.text, item.options or ()) is None:
-                yield _task(reply.text, item.options or ())
+            if reply is not None and _by_rule(answer_text(reply.text), item.options or ()) is None:
+                yield _task(answer_text(reply.text), item.options or ())
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return each question without its last option; ``prompt_settings`` is not used."""
@@ -135,7 +136,9 @@ class MissingOption(ComparingDetector):
             reply, options = answers.to(query.probes[0]), item.options or ()
             if reply is None:
                 continue
-            if _by_rule(reply.text, options) is not None or self.label(_task(reply.text, options)):
+            if _by_rule(answer_text(reply.text), options) is not None or self.label(
+                _task(answer_text(reply.text), options)
+            ):
                 known[reply.probe_id] = reply
         return replace(answers, responses=known)
 
@@ -153,7 +156,7 @@ class MissingOption(ComparingDetector):
         lines = [f"{letter}. {text}" for letter, text in zip(LETTERS, shown, strict=False)]
 
         def is_missing_option(reply: Response) -> bool | None:
-            return self._means(reply.text, options)
+            return self._means(answer_text(reply.text), options)
 
         return open_question(
             item,

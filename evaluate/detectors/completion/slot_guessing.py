@@ -12,6 +12,7 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import Item, Response
 from flipbench.models.chat.rewording import Reword, has_caption
 from flipbench.prompting.prompts import PromptSettings
+from flipbench.prompting.wrappers import answer_text
 
 from ...protocol.detector import About, Helpers
 from ...protocol.rules import Bands
@@ -174,5 +175,5 @@ class SlotGuessing(ComparingDetector):
 
 
 def _contains(reply: Response, hidden: str) -> bool | None:
-    reply_words = words(reply.text)
+    reply_words = words(answer_text(reply.text))
     return hidden in {stem(word) for word in reply_words} if reply_words else None

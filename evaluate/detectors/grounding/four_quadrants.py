@@ -212,8 +212,12 @@ class FourQuadrants(ComparingDetector):
         consistent = compared[0] >= 0 and len(set(compared)) == 1
         reliant = first.choice < 0 or first.choice != blind.choice
         n_options = asked.original.n_options
-        sides = first.option_log_probs, blind.option_log_probs
-        p, q = (distribution(s) if len(s) == n_options else None for s in sides)
+        p, q = (
+            distribution(reply.option_log_probs)
+            if len(reply.option_log_probs) == n_options and not reply.is_unreadable
+            else None
+            for reply in (first, blind)
+        )
         return Placed(
             asked.item,
             quadrant_of(consistent, reliant),

@@ -83,7 +83,11 @@ def _divergences(answers: Answers, asked: Sequence[tuple[Probe, Probe]]) -> Cond
     outcomes, n_unparsed, n_replies = [], 0, 0
     for both in asked:
         replies = [reply for probe in both if (reply := answers.to(probe)) is not None]
-        whole = [r for r in replies if len(r.option_log_probs) == both[0].n_options]
+        whole = [
+            reply
+            for reply in replies
+            if len(reply.option_log_probs) == both[0].n_options and not reply.is_unreadable
+        ]
         n_replies += len(replies)
         n_unparsed += len(replies) - len(whole)
         complete = len(whole) == 2

@@ -97,7 +97,7 @@ def log_confidence(gold: int) -> Reading:
     """
 
     def read(reply: Response) -> float | None:
-        if len(reply.option_log_probs) <= gold:
+        if reply.is_unreadable or len(reply.option_log_probs) <= gold:
             return None
         own = reply.option_log_probs[gold] - float(scipy.special.logsumexp(reply.option_log_probs))
         return None if math.isnan(own) else max(own, math.log(LEAST_PROBABILITY))

@@ -12,6 +12,7 @@ from flipbench.core.records import Item, Probe
 from flipbench.models.chat.answer_judge import JudgedReply, JudgeTask, ReplyJudge
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import PromptSettings, open_prompt
+from flipbench.prompting.wrappers import answer_text
 
 from ...protocol.detector import About, Helpers
 from ...scoring.comparison import ComparingDetector, Condition, Contrast, Settings
@@ -100,8 +101,10 @@ class FreeFormGap(ComparingDetector):
         for pair in _free_form_pairs(benchmark):
             for item, side, own, other in _versions(pair):
                 reply = answers.to(self._probe(item, side))
-                if reply is not None and _by_rule(reply.text, own, other) is None:
-                    yield from JudgeTask.both_orders(item.question, reply.text.strip(), own, other)
+                if reply is not None and _by_rule(answer_text(reply.text), own, other) is None:
+                    yield from JudgeTask.both_orders(
+                        item.question, answer_text(reply.text).strip(), own, other
+                    )
 
     def _probe(self, item: Item, side: Side) -> Probe:
         return Probe(
@@ -130,9 +133,9 @@ class FreeFormGap(ComparingDetector):
         reply = answers.to(self._probe(item, side))
         if reply is None:
             return None
-        judged = _by_rule(reply.text, own, other)
+        judged = _by_rule(answer_text(reply.text), own, other)
         if self.judge:
-            return judged or self.judge(item.question, reply.text.strip(), own, other)
+            return judged or self.judge(item.question, answer_text(reply.text).strip(), own, other)
         return JudgedReply(bool(judged.worth), judged.unread) if judged else JudgedReply(False)
 
 

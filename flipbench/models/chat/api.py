@@ -348,9 +348,11 @@ def _problem(error: Any) -> JsonDict | None:
     """Return the error in the server's response, or None.
 
     OpenAI sends ``{"error": {"message": ...}}``, which the package unwraps in part; servers built
-    on FastAPI send ``{"detail": ...}``.
+    on FastAPI send ``{"detail": ...}``, and Gemini's a list of one such object.
     """
     body = getattr(error, "body", None)
+    if isinstance(body, list) and body:
+        body = body[0]
     problem = body.get("error", body) if isinstance(body, dict) else body
     if isinstance(problem, str):
         return {"message": problem}

@@ -6,7 +6,9 @@ from typing import Any
 
 from flipbench.core.records import JsonDict
 
-_SAID = {"content", "refusal", "reasoning_content", "reasoning"}
+_HIDDEN = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thoughts")
+_SAID = {"content", "refusal", "tool_calls", "function_call", *_HIDDEN}
+_HIDDEN_PARTS = ("thinking", "reasoning", "redacted_thinking", "thought")
 
 
 def as_object(name: str, value: Any) -> JsonDict:
@@ -50,5 +52,19 @@ def as_name(name: str, value: Any) -> str | int | None:
 def text_of(content: Any) -> str:
     """Return a message's content, which some servers split into parts."""
     if isinstance(content, list):
-        return "".join(part.get("text") or "" for part in content)
+        parts = [part for part in content if part.get("type") not in _HIDDEN_PARTS]
+        return "".join(part.get("text") or "" for part in parts)
     return content if isinstance(content, str) else ""
+
+
+def hidden_reasoning(message: JsonDict) -> bool:
+    """Return whether a message has reasoning apart from its text.
+
+    >>> hidden_reasoning({"content": "", "reasoning_details": [{"text": "Two?"}]})
+    True
+    """
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    return any(message.get(name) for name in _HIDDEN) or any(
+        part.get("type") in _HIDDEN_PARTS for part in parts
+    )

@@ -18,6 +18,8 @@ EXTENSIONS = frozenset(
     " return_tokens_as_token_ids".split()
 )
 """vLLM's parameters beyond OpenAI's protocol."""
+LEAST_SHARE = 0.5
+"""Of the probability, that option letters must hold together for the most likely one to count."""
 N_WITH_STATISTICS = 256
 """Only the sum is stored for longer texts without images, which may hold many items."""
 _UNKNOWN = -9999.0  # OpenAI's and vLLM's value for a log-probability that is not given
@@ -238,6 +240,39 @@ def letter_log_probs(
         spellings = [value for token, value in first_tokens if _is_label(token, letter)]
         log_probs.append(float(reduce(np.logaddexp, spellings)) if spellings else None)
     return log_probs
+
+
+def letter_fields(
+    log_probs: Sequence[float | None], spellings: Sequence[float] = (), *, labels: str = ""
+) -> dict[str, Any]:
+    """Return the fields of a response that chooses the most likely of K letters.
+
+    If the letters hold less than `LEAST_SHARE` of the probability, the model would write something
+    else first (a blank line, ``<think>``), and the reply is unreadable.
+
+    Parameters
+    ----------
+    log_probs : sequence of float or None, shape (K,)
+        In nats; None: not returned, and less likely than any that is.
+    spellings : sequence of float
+        Log-probabilities of the letters' other spellings, which count for the share alone.
+    labels : str
+        The probe's. Of numbers the share is measured but decides nothing: only one detector asks
+        for them, and compares what a model prefers among labels that it may never have seen.
+
+    Examples
+    --------
+    >>> letter_fields([-3.0, -0.1])["choice"], letter_fields([-8.0, -9.0])["choice"]
+    (1, -1)
+    """
+    known = [value for value in log_probs if value is not None]
+    share = round(min(1.0, math.fsum(map(math.exp, (*known, *spellings)))), 5)
+    means_one = share >= LEAST_SHARE or labels.isdigit()
+    return {
+        "choice": log_probs.index(max(known)) if means_one else -1,
+        "option_log_probs": tuple(known) if len(known) == len(log_probs) else (),
+        "letter_share": share,
+    }
 
 
 def _is_label(token: str, label: str) -> bool:

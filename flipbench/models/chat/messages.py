@@ -6,7 +6,6 @@ import base64
 import contextlib
 import io
 import json
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -18,16 +17,24 @@ from flipbench.config.chat import ChatSpec, image_tokens
 from flipbench.core.errors import DataError, ServiceError, attempt
 from flipbench.core.images import ImageStore, png_bytes
 from flipbench.core.records import ImageRef, JsonDict, content_id
-from flipbench.models.chat.fields import as_count, as_message, as_name, as_object, text_of
+from flipbench.models.chat.fields import (
+    as_count,
+    as_message,
+    as_name,
+    as_object,
+    hidden_reasoning,
+    text_of,
+)
 from flipbench.models.chat.log_probs import INVALID, PromptToken, most_likely, prompt_tokens
+from flipbench.prompting.wrappers import answer_text, split_wrapped
 
 Schema = TypeVar("Schema", bound=BaseModel)
 _MIME = {"png": "image/png", "jpg": "image/jpeg", "webp": "image/webp"}
 _ORIENTATION = 0x0112
-_THOUGHTS = re.compile(r"^\s*(?:<think>)?.*?</think>", re.DOTALL)
 _BROKEN_OFF = ("error", "abort")  # of routers; of vLLM and SGLang
-_OPEN_THOUGHTS = re.compile(r"^\s*<think>(?!.*</think>)", re.DOTALL)
 _CHARACTERS_PER_TOKEN = 4
+_MOST_CHARACTERS_PER_TOKEN = 200  # of a run of spaces or dashes
+_MOST_CHARACTERS = 20_000
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
@@ -49,7 +56,8 @@ class ChatRequest:
         Seeds a local model's sampling.
     max_tokens : int, optional
         Limit of the visible reply, instead of the model's setting. With it, a reply that is cut
-        off, empty or a refusal is a valid answer; without it, such a reply is a failure.
+        off or a refusal is a valid answer; without it, such a reply is a failure. An empty reply
+        is always one.
     top_log_probs : int
         Number of most likely tokens to return at each position.
     temperature, seed : optional
@@ -60,6 +68,8 @@ class ChatRequest:
         Whether to return the log-probabilities of the prompt's tokens, and no text.
     token_ids : tuple of int
         The tokens whose log-probabilities to return at each position, instead of the most likely.
+    may_be_empty : bool
+        Whether the text does not matter, e.g. of a trial.
     """
 
     instruction: str
@@ -74,6 +84,7 @@ class ChatRequest:
     reply: str = ""
     prompt_log_probs: bool = False
     token_ids: tuple[int, ...] = ()
+    may_be_empty: bool = False
 
     def id(self, settings: JsonDict) -> str:
         """Return a hash of the request and of the settings it is sent with."""
@@ -133,7 +144,8 @@ class ChatReply:
     were requested and the server returns them; ``token_log_probs`` are the log-probabilities of
     each token of the reply and of the most likely tokens at its position. ``reasoned`` is whether
     it was preceded by reasoning, which ``text`` leaves out. ``prompt_tokens`` are those of the
-    prompt, if they were requested and the server returns them.
+    prompt, if they were requested and the server returns them. ``cut_off`` is whether the reply
+    ends at its limit of tokens.
     """
 
     text: str
@@ -143,6 +155,7 @@ class ChatReply:
     token_log_probs: tuple[tuple[float, tuple[float, ...]], ...] = ()
     reasoned: bool = False
     prompt_tokens: tuple[PromptToken, ...] = ()
+    cut_off: bool = False
 
 
 class Chat(Protocol):
@@ -203,20 +216,20 @@ def data_url(ref: ImageRef, images: ImageStore) -> str:
     return f"data:{mime};base64,{base64.b64encode(data).decode()}"
 
 
-def strip_thoughts(text: str) -> str:
-    """Return a reply without the reasoning that some open models write before it.
+def json_object(text: str) -> str:
+    """Return the JSON object in a reply, which may stand in a sentence or a code fence; or "".
 
-    >>> strip_thoughts("<think>Is it two?</think> Three people.")
-    'Three people.'
+    >>> json_object('Sure: {"choice": "B"}.')
+    '{"choice": "B"}'
     """
-    return _THOUGHTS.sub("", text).strip()
+    begin, end = text.find("{"), text.rfind("}") + 1
+    return text[begin:end] if 0 <= begin < end else ""
 
 
 def read_json(text: str, schema: type[Schema]) -> Schema | None:
     """Return the JSON object in a reply, or None if it does not conform to the schema."""
-    json_object = re.search(r"\{.*\}", text, re.DOTALL)
     with contextlib.suppress(ValidationError):
-        return schema.model_validate_json(json_object[0] if json_object else "")
+        return schema.model_validate_json(json_object(text))
     return None
 
 
@@ -237,9 +250,9 @@ def read_reply(
     Returns
     -------
     reply : ChatReply or ServiceError
-        An error if it is not a chat completion, or if the model refused, replied with an empty
-        text, or was cut off; for a request with its own ``max_tokens``, only if the reply ends
-        within the model's reasoning.
+        An error if it is not a chat completion or has no text, or if the model refused or was cut
+        off; for a request with its own ``max_tokens``, the latter only if the reply ends within the
+        model's reasoning.
     usage : dict
         Its cost and origin, even if the reply is an error; empty if it is not a chat completion.
     """
@@ -264,46 +277,90 @@ def read_reply(
         return ServiceError(f"the server broke off the reply (finish_reason: {reason})"), usage
     if request.prompt_log_probs:
         return _prompt(body.get("prompt_logprobs"), usage), usage
+    text = text_of(message.get("content")) or text_of(message.get("refusal"))
+    limit = request.limit(spec)
+    most = _MOST_CHARACTERS + _MOST_CHARACTERS_PER_TOKEN * limit
+    if len(text) > most and not request.may_be_empty:
+        return ServiceError(
+            f"the server sent {len(text):,} characters, but was asked for at most {limit} tokens"
+        ), usage
     if request.max_tokens is not None:
-        unfinished = reason == "length" and spec.traits.reasoning
-        return _answer(message, log_probs, usage, unfinished=unfinished), usage
-    text = strip_thoughts(text_of(message.get("content")))
+        return _answer(message, text, log_probs, reason, usage, spec, request), usage
     if message.get("refusal"):
         return ServiceError(f"the model refused: {_short(message['refusal'])}"), usage
-    if reason == "length":
+    reply = answer_text(text).strip()
+    if reason == "length" and reply:
         return ServiceError(
             f"the reply was cut off after {usage.get('completion_tokens', spec.limit)} tokens;"
             " raise max_tokens (reasoning_tokens for a reasoning model)"
         ), usage
-    if not text:
-        return ServiceError("the model returned an empty text"), usage
-    return ChatReply(text, usage, _parsed(text, request.schema)), usage
+    if not reply:
+        return ServiceError(_why_empty(message, text, reason, usage, spec, request)), usage
+    return ChatReply(reply, usage, _parsed(reply, request.schema)), usage
 
 
 def _answer(
-    message: JsonDict, log_probs: Any, usage: JsonDict, *, unfinished: bool
+    message: JsonDict,
+    text: str,
+    log_probs: Any,
+    reason: Any,
+    usage: JsonDict,
+    spec: ChatSpec,
+    request: ChatRequest,
 ) -> ChatReply | ServiceError:
-    """Read the reply to a question verbatim, but never mistake reasoning for an answer."""
-    text = text_of(message.get("content")) or text_of(message.get("refusal"))
-    hidden = message.get("reasoning_content") or message.get("reasoning")
-    if unfinished or _OPEN_THOUGHTS.search(text) or (hidden and not text.strip()):
-        return ServiceError(
-            "the reply may have ended within the model's reasoning; set reasoning: true and raise"
-            " reasoning_tokens"
-        )
+    """Read the reply to a question, but never mistake reasoning for an answer."""
     try:
         tokens = [most_likely(token) for token in log_probs or []]
         own = [float(token["logprob"]) for token in log_probs or []]
     except INVALID as error:
         return _invalid(error)
+    wrapped = split_wrapped(text)
+    visible = wrapped.answer if wrapped.reasoning or not wrapped.finished else text
+    is_hidden = bool(hidden_reasoning(message) or usage.get("reasoning_tokens"))
+    # one token is asked for its log-probabilities; it may well be a blank line
+    matters = not (request.may_be_empty or (request.max_tokens == 1 and tokens and not is_hidden))
+    if matters and (not visible.strip() or (reason == "length" and spec.traits.reasoning)):
+        return ServiceError(_why_empty(message, text, reason, usage, spec, request))
     return ChatReply(
-        _THOUGHTS.sub("", text),
+        visible,
         usage,
-        reasoned=bool(hidden or usage.get("reasoning_tokens") or _THOUGHTS.match(text)),
+        reasoned=is_hidden or bool(wrapped.reasoning),
         first_tokens=tokens[0] if tokens else (),
         token_log_probs=tuple(
             (value, tuple(v for _, v in top)) for value, top in zip(own, tokens, strict=True)
         ),
+        cut_off=reason == "length",
+    )
+
+
+def _why_empty(
+    message: JsonDict,
+    text: str,
+    reason: Any,
+    usage: JsonDict,
+    spec: ChatSpec,
+    request: ChatRequest,
+) -> str:
+    """Return why a reply has no answer, and the remedy."""
+    n_tokens = usage.get("completion_tokens")
+    spent = f" ({n_tokens:g} tokens used)" if n_tokens else ""
+    setting = "max_tokens" if request.max_tokens is None else "max_new_tokens"
+    if spec.traits.reasoning:
+        remedy = f"raise reasoning_tokens (now {spec.reasoning_tokens})"
+    else:
+        remedy = "set reasoning: true, which adds reasoning_tokens to the limit"
+    if message.get("tool_calls") or message.get("function_call"):
+        return f"the model called a tool and wrote no text{spent}; serve it without tools"
+    if hidden_reasoning(message) or usage.get("reasoning_tokens") or split_wrapped(text).reasoning:
+        return f"the reply may have ended within the model's reasoning{spent}; {remedy}"
+    if reason == "length":
+        return (
+            f"the reply was cut off at its limit of {request.limit(spec)} tokens, before any text;"
+            f" raise {setting}, or if the model reasons first, {remedy}"
+        )
+    return (
+        f"the model returned an empty text{spent}; run the same command again; if it stays empty"
+        f" and the model reasons first, {remedy}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from os.path import commonprefix
 from typing import Any
 
@@ -160,6 +161,32 @@ class Conversation:
         self._check_distinct(ids, len(labels))
         return common, ids
 
+    def other_spellings(self, labels: Sequence[str], ids: Sequence[int]) -> list[int]:
+        """Return tokens that spell labels in other ways: with a space, and words in other cases.
+
+        Parameters
+        ----------
+        ids : sequence of int
+            The labels' own tokens.
+        """
+        texts = {
+            text
+            for label in labels
+            for text in (
+                [label] if len(label) == 1 else [label.lower(), label.title(), label.upper()]
+            )
+        }
+        spelled = {
+            self._vocabulary.get(f"{space}{text}")
+            for text in texts
+            for space in ("", "▁", "Ġ", " ")
+        }
+        return sorted(i for i in spelled if i is not None and i not in ids)
+
+    @cached_property
+    def _vocabulary(self) -> dict[str, int]:
+        return dict(self.tokenizer.get_vocab())
+
     def passages(self, probes: Sequence[Probe], rendered: Sequence[str]) -> list[Passage]:
         """Return what a model reads in order to answer each probe.
 
@@ -201,7 +228,9 @@ class Conversation:
     ) -> Passage:
         if probe.ask == "choose":
             before, letters = labels[probe.labels]
-            return Passage(probe.images, prompt, before, 1, tuple(letters[: probe.n_options]))
+            own = letters[: probe.n_options]
+            more = self.other_spellings(split_labels(probe.labels)[: probe.n_options], own)
+            return Passage(probe.images, prompt, before, 1, (*own, *more))
         if probe.ask in RAW:
             prompt, reply = self.raw_ids(probe.prompt, probe.continuation)
         if probe.ask in ("generate", "continue_text"):

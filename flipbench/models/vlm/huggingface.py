@@ -13,6 +13,7 @@ from flipbench.config.local_models import ImagePadding, Quantization
 from flipbench.core.errors import DataError, FlipbenchError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Probe, Response
+from flipbench.models.chat.log_probs import letter_fields
 from flipbench.models.protocols import Capability, needs_of
 from flipbench.models.vlm.checkpoints import (
     PACKAGED,
@@ -223,8 +224,10 @@ class HuggingFaceVLM:
         self._check_numbers(given)
         if probe.ask == "embed":
             return self._response(probe, state=pack_state(given))
-        choice, values = int(given.argmax()), tuple(given.tolist())
-        return self._response(probe, choice=choice, option_log_probs=values)
+        values = given.tolist()
+        own, spellings = values[: probe.n_options], values[probe.n_options :]
+        fields = letter_fields(own, spellings, labels=probe.labels)
+        return self._response(probe, **fields)
 
     @torch.inference_mode()
     def _choose(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
@@ -234,12 +237,16 @@ class HuggingFaceVLM:
             if labels
             else ([], self.conversation.letter_ids(n_options))
         )
+        own = [letters[: probe.n_options] for probe in probes]
+        tokens = [
+            [*ids, *self.conversation.other_spellings(split_labels(labels)[: len(ids)], ids)]
+            for ids in own
+        ]
         out: dict[int, Response] = {}
         for rows, inputs in self._batches(probes, images, [before] * len(probes)):
             logits = self.model(**inputs, logits_to_keep=1).logits[:, -1]
-            log_probs_bk = logits.float().log_softmax(-1)[:, letters].cpu()
-            for row, log_probs in zip(rows, log_probs_bk, strict=True):
-                out[row] = self._answer(probes[row], log_probs[: probes[row].n_options])
+            for row, log_probs in zip(rows, logits.float().log_softmax(-1), strict=True):
+                out[row] = self._answer(probes[row], log_probs[tokens[row]].cpu())
         return [out[row] for row in range(len(probes))]
 
     @property

@@ -13,10 +13,11 @@ from flipbench.core.errors import FlipbenchError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.randomness import generator
 from flipbench.core.records import JsonDict
-from flipbench.models.chat.messages import ChatReply, ChatRequest, strip_thoughts
+from flipbench.models.chat.messages import ChatReply, ChatRequest
 from flipbench.models.protocols import release
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.loading import on_demand
+from flipbench.prompting.wrappers import answer_text
 
 
 def local_chat(spec: LocalChatSpec, seed: int = 0) -> LocalChat:
@@ -130,7 +131,8 @@ class LocalChat:
             return ServiceError(
                 f"{self.name}: the reply was cut off after {len(ids)} tokens; raise max_tokens"
             )
-        text = strip_thoughts(self.vlm.tokenizer.decode(reply, skip_special_tokens=True))
+        text = self.vlm.tokenizer.decode(reply, skip_special_tokens=True)
+        text = answer_text(text).strip()
         if not text:
             return ServiceError(f"{self.name}: the model returned an empty text")
         n_tokens = len(reply) + 1

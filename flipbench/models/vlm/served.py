@@ -17,6 +17,7 @@ from flipbench.core.records import ImageRef, Probe, Response, content_id
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.chat.log_probs import (
     by_id,
+    letter_fields,
     letter_log_probs,
     reply_statistics,
     reply_tokens,
@@ -176,7 +177,9 @@ class APIVLM:
             return self._choose(probe, reply)
         if probe.ask == "score":
             return self._score(probe, reply, before)
-        choice = parse_choice(reply.text, probe.options, probe.labels or LETTERS)
+        choice = parse_choice(
+            reply.text, probe.options, probe.labels or LETTERS, cut_off=reply.cut_off
+        )
         fields = {"text": reply.text, "choice": choice}
         if probe.token_statistics:
             if not reply.token_log_probs:
@@ -191,16 +194,13 @@ class APIVLM:
             log_probs = by_id(reply.first_tokens, ids)
         else:
             log_probs = letter_log_probs(reply.first_tokens, probe.n_options, _labels(probe))
-        known = [value for value in log_probs if value is not None]
-        if not known:
+        if all(value is None for value in log_probs):
             top = max(reply.first_tokens, key=lambda pair: pair[1])[0]
             return ServiceError(
                 f"no option letter is among the {len(reply.first_tokens)} most likely first tokens"
                 f" (the most likely is {top!r}); set 'ask: generate' for this model"
             )
-        # a letter that is not returned is less likely than any that is
-        complete = tuple(known) if len(known) == len(log_probs) else ()
-        return self._record(probe, choice=log_probs.index(max(known)), option_log_probs=complete)
+        return self._record(probe, **letter_fields(log_probs, labels=probe.labels))
 
     def _score(
         self, probe: Probe, reply: ChatReply, before: ChatReply | Exception | None
@@ -232,6 +232,7 @@ class APIVLM:
             text=_TRIAL,
             max_tokens=_TRIAL_TOKENS,
             top_log_probs=spec.top_logprobs if try_log_probs else 0,
+            may_be_empty=True,
         )
         # the trial has no images, so the store is never read
         (reply,) = self._chat.ask([request], ImageStore(Path()))

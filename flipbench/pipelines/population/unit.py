@@ -191,7 +191,9 @@ def _item_rows(
         row["n_options"] = len(pair.original.options or ())
         for side, item in (("original", pair.original), ("perturbed", pair.perturbed)):
             response = answers.to(prompt.closed_probe(item, side))
-            log_probs = np.array(response.option_log_probs if response else ())
+            log_probs = np.array(
+                response.option_log_probs if response and not response.is_unreadable else ()
+            )
             known = len(log_probs) > 0 and item.answer is not None
             row[f"{side}_choice"] = response.choice if response else -1
             row[f"{side}_right"] = bool(response and response.choice == item.answer)

@@ -276,16 +276,33 @@ def test_only_listed_ids_are_kept(tmp_path: Path) -> None:
         gap_of_predictions(*both(tmp_path), keep=["1", "99"])
 
 
-@pytest.mark.parametrize("opened", ["<think>", ""])
-def test_reasoning_is_not_parsed_as_the_answer(opened: str, tmp_path: Path) -> None:
-    """A chat template may have written the first tag into the prompt."""
-
+@pytest.mark.parametrize(
+    "form",
+    [
+        "<think>option A or (B)? The answer is A.</think>\n{}",
+        "option A or (B)? The answer is A.</think>\n{}",  # the template writes the first tag
+        "<SUMMARY> A sign. </SUMMARY>\n<REASONING> Option A fits. </REASONING>\n"
+        "<CONCLUSION> {} </CONCLUSION>",
+        "<|channel|>analysis<|message|>Option A fits.<|end|><|start|>assistant<|channel|>final"
+        "<|message|>{}<|return|>",
+    ],
+)
+def test_reasoning_is_not_parsed_as_the_answer(form: str, tmp_path: Path) -> None:
     def think(side: str, table: list[Row]) -> list[Row]:
-        thoughts = f"{opened}option A or (B)? The answer is A.</think>"
-        return [r | {"prediction": f"{thoughts}\n{r['prediction']}"} for r in table]
+        return [r | {"prediction": form.format(r["prediction"])} for r in table]
 
     score = gap_of_predictions(*both(tmp_path, change=think)).by_rule["sign"]
     assert score.paired == PairedCounts(**COUNTS)
+
+
+def test_a_reply_cut_at_the_limit_of_a_cell_is_missing(tmp_path: Path) -> None:
+    def fill(side: str, table: list[Row]) -> list[Row]:
+        whole = f"{table[0]['prediction']}\n" + "x" * 40_000
+        return [table[0] | {"prediction": whole[:32_767]}, *table[1:]]
+
+    scored = gap_of_predictions(*both(tmp_path, change=fill)).by_rule["sign"]
+    assert scored.n_dropped == 2, "with the one that the table lacks anyway"
+    assert any("cut off at a spreadsheet's 32,767" in text for text in scored.warnings)
 
 
 def yes_no(folder: Path, side: str, replies: str, **columns: list[object]) -> Path:

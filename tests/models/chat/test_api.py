@@ -118,10 +118,11 @@ def test_other_bad_requests_are_failures(server: OpenAIServer, store: ImageStore
     assert isinstance(reply, ServiceError) and len(server.chats()) == 1
 
 
+@pytest.mark.parametrize("how", ["detail", "list"])
 def test_a_rejected_parameter_is_recognised_in_other_words(
-    server: OpenAIServer, store: ImageStore
+    server: OpenAIServer, store: ImageStore, how: str
 ) -> None:
-    server.script.append("detail")
+    server.script.append(how)
     (reply,) = ask(api(server, seed=7), store)
     assert "seed" in server.chats()[0] and "seed" not in reply.usage["sent"]
 

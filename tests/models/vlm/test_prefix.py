@@ -90,6 +90,7 @@ def of_all_kinds(sets: list[tuple[ImageRef, ...]]) -> list[Probe]:
 
 NUMBERS = (
     "option_log_probs",
+    "letter_share",
     "log_likelihood",
     "token_log_probs",
     "token_means",

@@ -107,8 +107,8 @@ def test_a_reasoning_model_has_room_to_think_and_no_temperature(
     ("how", "reply", "text", "choice"),
     [
         ("length", "Because it is so", "Because ", -1),
-        ("length", " (B) and then some more words", " (B) and then ", 1),
-        ("empty", "", "  \n", -1),
+        ("length", " (B) and then some more words", " (B) and then ", -1),
+        ("length", "The answer is B. It is so because of it", "The answer is B. It", 1),
         ("refusal", "", "I can't help with that picture.", -1),
         ("ok", " B.", " B.", 1),
         ("ok", "<think>A? No.</think>B", "B", 1),
@@ -159,6 +159,62 @@ def test_reasoning_is_not_parsed_as_the_answer(
     assert isinstance(answer, ServiceError) and "reasoning_tokens" in str(answer)
 
 
+@pytest.mark.parametrize(
+    ("message", "reason", "usage", "said"),
+    [
+        ({"content": None}, "stop", {}, "empty text (50 tokens used)"),
+        ({"content": ""}, "stop", {}, "reasoning: true"),
+        ({"content": " \n "}, "stop", {}, "empty text"),
+        ({"content": None, "reasoning": "It may be A"}, "stop", {}, "within the model's reasoning"),
+        ({"content": "", "reasoning_details": [{"text": "A"}]}, "stop", {}, "reasoning: true"),
+        ({"thinking": "It may be A"}, "stop", {}, "reasoning: true"),
+        ({"content": [{"type": "thinking", "thinking": []}]}, "stop", {}, "reasoning: true"),
+        ({"content": None, "tool_calls": [{"id": "1"}]}, "tool_calls", {}, "called a tool"),
+        ({"content": ""}, "length", {"reasoning_tokens": 50}, "reasoning: true"),
+        (
+            {"content": ""},
+            "length",
+            {},
+            "limit of 16 tokens, before any text; raise max_new_tokens",
+        ),
+        ({"content": "\n" * 600_000}, "stop", {}, "600,000 characters"),
+        ({"content": "<think>A</think>"}, "stop", {}, "within the model's reasoning"),
+        (
+            {"content": "<|channel|>analysis<|message|>A"},
+            "stop",
+            {},
+            "within the model's reasoning",
+        ),
+    ],
+)
+def test_an_empty_reply_is_a_failure_that_names_the_remedy(
+    server: OpenAIServer,
+    shapes_items: list[Item],
+    shapes_store: ImageStore,
+    message: dict[str, Any],
+    reason: str,
+    usage: dict[str, Any],
+    said: str,
+) -> None:
+    def without_text(body: dict[str, Any]) -> Raw:
+        choice = {"index": 0, "message": {"role": "assistant"} | message, "finish_reason": reason}
+        more = {"completion_tokens_details": usage}
+        return Raw(json.dumps(body | {"choices": [choice], "usage": body["usage"] | more}).encode())
+
+    server.raw = without_text
+    server.script.append("raw")  # an empty trial says nothing about the questions
+    model = vlm(server)
+    server.script.append("raw")
+    failed, answered = model.ask([probe(shapes_items)] * 2, shapes_store)
+    if isinstance(answered, ServiceError):  # whichever thread came first
+        failed, answered = answered, failed
+    assert isinstance(failed, ServiceError) and said in str(failed)
+    assert answered.choice == 1
+    server.script.append("raw")
+    (caption,) = model._chat.ask([ChatRequest("Describe.", "x")], ImageStore(Path("none")))
+    assert isinstance(caption, ServiceError)
+
+
 def test_a_truncated_reasoning_model_has_not_answered(
     server: OpenAIServer, shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
@@ -194,6 +250,30 @@ def test_without_every_letter_s_log_prob_only_the_choice_is_kept(
     model = vlm(talking, top_logprobs=2)
     answer = one(model, probe(shapes_items, CHOOSE), shapes_store)
     assert answer.choice == 1 and answer.option_log_probs == ()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "share", "choice"),
+    [
+        ([("<think>", -0.001), ("B", -8.5), ("A", -9.0)], 0.000327, -1),
+        ([("\n", -0.6), ("B", -0.9), (" A", -4.0)], 0.424885, -1),
+        ([("B", -0.6), ("\n", -0.9), (" A", -4.0)], 0.567127, 1),
+    ],
+)
+def test_letters_that_the_model_does_not_mean_are_unreadable(
+    talking: OpenAIServer,
+    shapes_items: list[Item],
+    shapes_store: ImageStore,
+    tokens: list[tuple[str, float]],
+    share: float,
+    choice: int,
+) -> None:
+    model = vlm(talking)
+    talking.first_tokens = lambda body: tokens
+    talking.reply = lambda body: ""
+    answer = one(model, probe(shapes_items, CHOOSE), shapes_store)
+    assert answer.choice == choice and answer.is_unreadable == (choice < 0)
+    assert answer.letter_share == pytest.approx(share, abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -266,6 +346,19 @@ def test_each_kind_of_probe_needs_its_capability(shapes_items: list[Item]) -> No
 def test_contradictory_settings_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         ServedModelConfig(**({"model": "tiny-vlm"} | settings))
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("https://me.openai.azure.com/openai/deployments/x?api-version=1", "azure.com/openai/v1/"),
+        ("https://me.openai.azure.com/openai/deployments/x", "as the model: x"),
+        ("https://host/v1?key=1", "must not contain a user, password or query"),
+    ],
+)
+def test_an_address_with_a_query_names_the_one_to_use(url: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        resolve_model("m", url)
 
 
 # which model it is
