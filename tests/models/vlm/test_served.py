@@ -358,7 +358,7 @@ def test_contradictory_settings_are_refused(settings: dict[str, Any]) -> None:
 )
 def test_an_address_with_a_query_names_the_one_to_use(url: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        resolve_model("m", url)
+        serve_model("m", url)
 
 
 # which model it is
