@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import sys
+from collections.abc import Callable
 
 try:
     from flipbench.commands import app, benchmarks, cards, demo, detect, models, people, stages
@@ -18,8 +19,8 @@ except KeyboardInterrupt:  # Ctrl-C before `main` can say anything
 __all__ = ["app", "benchmarks", "cards", "demo", "detect", "main", "models", "people", "stages"]
 
 
-def main() -> None:
-    """Run the command line; errors are one message and exit status 2."""
+def main(commands: Callable[[], object] | None = None) -> None:
+    """Run the command line, or a study's; errors are one message and exit status 2."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # for other processes: Python's resource tracker counts what killed ones left
     os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
@@ -29,7 +30,7 @@ def main() -> None:
     for name in ("httpx", "httpx2", "transformers", "datasets", "accelerate", "faiss"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
-        app()
+        (commands or app)()
     except FlipbenchError as error:
         who = "flipbench" if is_main() else f"flipbench (process {os.environ['RANK']})"
         print(f"{who}: {error}", file=sys.stderr)

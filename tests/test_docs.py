@@ -17,7 +17,7 @@ from flipbench.evaluate.published.claims import Claim, check_claims
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 ROOMS = ("flipbench", "generate", "filters", "contaminate", "evaluate")
-FOLDERS = (*ROOMS, "configs", "docs", "tests", "benchmarks", "examples")
+FOLDERS = (*ROOMS, "studies", "configs", "docs", "tests", "benchmarks", "examples")
 GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 ROOM_GUIDES = sorted(p for room in ROOMS for p in (ROOT / room).rglob("README.md"))
 
@@ -25,7 +25,7 @@ CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 PATH = re.compile(rf"(?<![\w./-])(?:{'|'.join(FOLDERS)})/[\w./-]+")
 FILE = re.compile(r"(?<![\w./*<>-])[\w-]+\.py\b(?!/)")
 LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
-MODULE = re.compile(r"(?<![\w./@-])flipbench(?:\.[A-Za-z_]\w*)+")
+MODULE = re.compile(r"(?<![\w./@-])(?:flipbench|studies)(?:\.[A-Za-z_]\w*)+")
 COMMAND = re.compile(r"(?<![\w./-])(?:flipbench|-m flipbench\.cli) +([a-z][\w-]*)")
 OPTION = re.compile(r"(?<!\S)--[a-z][\w-]*")
 
@@ -114,12 +114,12 @@ def test_what_does_not_exist_is_found() -> None:
     text = (
         "see configs/none.yaml, `nowhere.py`, [x](none.md) and `flipbench.core.run.Nothing`;"
         " `flipbench fly`, `flipbench run x --fast` or `python -m flipbench.cli swim --now`;"
-        " and flipbench makes, README.md"
+        " and flipbench makes, README.md; studies.nowhere"
     )
     assert missing_paths(text) == ["configs/none.yaml"]
     assert missing_files(text, ROOT) == ["nowhere.py"]
     assert missing_links(text, ROOT) == ["none.md"]
-    assert missing_modules(text) == ["flipbench.core.run.Nothing"]
+    assert missing_modules(text) == ["flipbench.core.run.Nothing", "studies.nowhere"]
     assert unknown_commands(text) == ["fly", "run --fast", "swim"]
 
 

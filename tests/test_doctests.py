@@ -17,11 +17,11 @@ STAGES = ("generate", "filters", "contaminate", "evaluate")
 def modules_with_examples() -> list[str]:
     """Return the names of the product modules that have a ``>>>`` in them."""
     names = []
-    for top in ("flipbench", *STAGES):
+    for top in ("flipbench", "studies", *STAGES):
         for path in sorted((ROOT / top).rglob("*.py")):  # follows no link, so no stage twice
             if ">>> " in path.read_text():
                 parts = path.relative_to(ROOT).with_suffix("").parts
-                parts = parts if top == "flipbench" else ("flipbench", *parts)
+                parts = ("flipbench", *parts) if top in STAGES else parts
                 names.append(".".join(parts).removesuffix(".__init__"))
     return names
 

@@ -89,6 +89,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "evaluate/predictions": (*MODELS, *SCORING, "evaluate/report", "evaluate/verdict"),
     "evaluate/reasoning": (*MODELS, "evaluate/statistics"),
     "evaluate/published": (*SPINE, *JUDGED, "evaluate/cohort"),
+    "studies": EVERYTHING,
+    "studies/confound": EVERYTHING,
     "pipelines": EVERYTHING,
     "pipelines/audit": EVERYTHING,
     "pipelines/memory": EVERYTHING,
@@ -117,13 +119,13 @@ def room_of(file: str) -> str:
 def modules() -> dict[str, str]:
     """Return every product file by its module's name."""
     names = {}
-    for top in ("flipbench", *STAGES):
+    for top in ("flipbench", "studies", *STAGES):
         for folder, subfolders, files in os.walk(ROOT / top):  # follows no link, so no stage twice
             subfolders[:] = [name for name in subfolders if name != "__pycache__"]
             for path in (Path(folder, name) for name in files if name.endswith(".py")):
                 file = path.relative_to(ROOT)
                 parts = [
-                    *([] if top == "flipbench" else ["flipbench"]),
+                    *(["flipbench"] if top in STAGES else []),
                     *file.with_suffix("").parts,
                 ]
                 names[".".join(parts).removesuffix(".__init__")] = file.as_posix()
@@ -220,6 +222,16 @@ def test_a_stage_never_imports_another() -> None:
     assert crossings == set()
 
 
+def test_nothing_that_is_installed_imports_a_study() -> None:
+    importing = {
+        (here, there)
+        for here, targets in arrows().items()
+        for there in targets
+        if there.startswith("studies") and not here.startswith("studies")
+    }
+    assert importing == set()
+
+
 def test_imports_are_relative_at_home_and_absolute_abroad() -> None:
     offenders = []
     for module, file in modules().items():
@@ -238,7 +250,8 @@ def test_imports_are_relative_at_home_and_absolute_abroad() -> None:
 def test_every_room_documents_what_lives_there() -> None:
     silent = []
     for room in sorted(MAY_IMPORT):
-        folder = ROOT / room if room.split("/")[0] in STAGES else ROOT / "flipbench" / room
+        top = room.split("/")[0]
+        folder = ROOT / room if top in (*STAGES, "studies") else ROOT / "flipbench" / room
         readme, init = folder / "README.md", folder / "__init__.py"
         text = readme.read_text() if readme.exists() else ""
         if not text and init.exists():

@@ -93,7 +93,7 @@ def test_a_source_distribution_builds_the_same_wheel(
 def test_what_the_docs_refer_to_is_in_the_source_distribution(sdist: Path) -> None:
     pages = [*sdist.glob("docs/*.md"), sdist / "README.md", sdist / "CONTRIBUTING.md"]
     assert len(pages) > 10
-    folders = "configs|docs|benchmarks|examples|tests"
+    folders = "configs|docs|benchmarks|examples|studies|tests"
     texts = {page.name: page.read_text() for page in pages}
     missing = [
         (page, name)

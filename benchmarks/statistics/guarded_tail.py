@@ -1,6 +1,6 @@
 """Error rates of the tail rules of a cohort: false alarms and power on simulated models.
 
-    python benchmarks/statistics/guarded_tail.py [--repeats 200]
+    python -m benchmarks.statistics.guarded_tail [--repeats 200]
 
 Five models score items by easiness; they differ in gain, in the second and third row also in
 offset and noise, and in the fourth in how hard each picture is to them. Without a boost, every flag
@@ -17,10 +17,10 @@ import numpy as np
 
 from flipbench.core.rates import Rate
 from flipbench.evaluate.cohort.cohort import Array, Cohort
-from flipbench.evaluate.cohort.simulation import PARITY_GAINS, gain_cohort
 from flipbench.evaluate.cohort.tail_enrichment import ALPHA, guarded_tails, tail_summaries
 from flipbench.reporting.formats import percent
 from flipbench.reporting.tables import rate_cell
+from studies.confound.simulation import PARITY_GAINS, gain_cohort
 
 N_MODELS = 5
 Draw = Callable[[np.random.Generator], Array]

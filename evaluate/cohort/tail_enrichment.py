@@ -122,7 +122,7 @@ def tail_summaries(cohort: Cohort) -> list[TailSummary]:
     """Return the published statistic of every model, on the items that all models have.
 
     It says nothing about contamination by itself: models that differ only in gain are flagged
-    (`simulation`), and it depends on which other models there are.
+    (`python -m studies.confound`), and it depends on which other models there are.
 
     Raises
     ------

@@ -38,7 +38,16 @@ ORDER = (
 """The commands as ``--help`` lists them; others follow."""
 
 
+MOVED = {"simulate-confound": "python -m studies.confound"}
+"""Commands of earlier versions that are studies of a checkout now."""
+
+
 class _Commands(TyperGroup):
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[:1] and (study := MOVED.get(args[0])):
+            ctx.fail(f"{args[0]} is no command any more; in a checkout, run `{study}`")
+        return super().resolve_command(ctx, args)
+
     def list_commands(self, ctx: Any) -> list[str]:
         names = super().list_commands(ctx)
         return sorted(names, key=lambda x: ORDER.index(x) if x in ORDER else len(ORDER))

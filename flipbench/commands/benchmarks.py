@@ -26,7 +26,6 @@ from flipbench.commands import (
     command_line,
     finish,
     say,
-    say_markdown,
     say_next,
 )
 from flipbench.core.errors import ConfigError, LicenceError
@@ -176,26 +175,6 @@ def audit(
     else:
         then = {again("generate", "--dry-run"): "what the pairs would take and cost"}
     finish(audited.report.reports, then=then)
-
-
-@app.command("simulate-confound", rich_help_panel=BENCHMARKS)
-def simulate_confound(
-    figure: Annotated[
-        Path | None, typer.Option(help="draw the result as well: PATH.svg and PATH.png")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="the published run's by default")] = 20260531,
-    repeats: Annotated[int, typer.Option(min=1, help="cohorts drawn for each composition")] = 200,
-) -> None:
-    """Show how models that differ in gain alone look contaminated when compared with each other."""
-    from flipbench.evaluate.cohort import simulation
-    from flipbench.reporting.writers import markdown
-
-    result = simulation.simulate_confound(seed=seed, n_repeats=repeats)
-    say_markdown("\n".join(map(markdown, simulation.confound_tables(result))).rstrip())
-    if figure:
-        from flipbench.evaluate.cohort.figures import draw_confound
-
-        say("\n".join(map(str, draw_confound(result, figure))))
 
 
 @app.command(rich_help_panel=BENCHMARKS)

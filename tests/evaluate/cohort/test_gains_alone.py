@@ -16,9 +16,9 @@ from flipbench.evaluate.cohort.analysis import (
 )
 from flipbench.evaluate.cohort.cohort import Cohort
 from flipbench.evaluate.cohort.overlap_inflation import overlap_inflation
-from flipbench.evaluate.cohort.simulation import SEED, gain_cohort
 from flipbench.evaluate.cohort.subpopulations import subpopulations
 from flipbench.evaluate.cohort.tail_enrichment import upper_tail
+from studies.confound.simulation import SEED, gain_cohort
 
 GAINS = (0.05, 0.05, 1.0, 1.0, 1.0)
 

@@ -8,11 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from flipbench.core.errors import DataError
+from flipbench.evaluate.cohort.tail_enrichment import FLAG_SHARE, LEVELS
 from flipbench.reporting import formats
 from flipbench.reporting.figures import LIGHT, Figure, FigurePanel, save, settings, svg_text
-
-from .simulation import N_ANCHORS, ConfoundSimulation
-from .tail_enrichment import FLAG_SHARE, LEVELS
+from studies.confound.simulation import N_ANCHORS, ConfoundSimulation
 
 SIMULATED, PREDICTED, *_ = LIGHT.lines
 

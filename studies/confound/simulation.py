@@ -14,11 +14,8 @@ from statistics import median
 import numpy as np
 
 from flipbench.core.rates import Rate
-from flipbench.reporting import formats
-from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
-
-from .cohort import Array, Cohort
-from .tail_enrichment import (
+from flipbench.evaluate.cohort.cohort import Array, Cohort
+from flipbench.evaluate.cohort.tail_enrichment import (
     FLAG_SHARE,
     LEVELS,
     GuardedTail,
@@ -27,6 +24,8 @@ from .tail_enrichment import (
     guarded_tails,
     tail_summaries,
 )
+from flipbench.reporting import formats
+from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 
 SEED = 20260531
 N_ITEMS = 1_061

@@ -5,17 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 from flipbench.core.errors import DataError
-from flipbench.evaluate.cohort.figures import confound_figure, draw_confound
-from flipbench.evaluate.cohort.simulation import (
+from flipbench.reporting.writers import markdown
+from studies.confound.__main__ import app
+from studies.confound.figures import confound_figure, draw_confound
+from studies.confound.simulation import (
     ConfoundSimulation,
     closed_form,
     confound_tables,
     gain_cohort,
     simulate_confound,
 )
-from flipbench.reporting.writers import markdown
 from tests.fixtures.command_line import Flipbench
 
 
@@ -97,9 +99,14 @@ def test_the_figure_describes_itself_and_is_written(
         draw_confound(simulation, tmp_path / "file" / "confound")
 
 
-def test_the_command_prints_the_tables_and_draws(flipbench: Flipbench, tmp_path: Path) -> None:
+def test_the_command_prints_the_tables_and_draws(tmp_path: Path) -> None:
     figure = tmp_path / "confound.png"
-    result = flipbench("simulate-confound", "--repeats", "2", "--figure", str(figure))
-    assert result.status == 0, result.err
-    assert "3419.26" in result.out and "(2/2)" in result.out
-    assert result.out.splitlines()[-1] == str(figure) and figure.exists()
+    result = CliRunner().invoke(app, ["--repeats", "2", "--figure", str(figure)])
+    assert result.exit_code == 0, result.stderr
+    assert "3419.26" in result.stdout and "(2/2)" in result.stdout
+    assert result.stdout.splitlines()[-1] == str(figure) and figure.exists()
+
+
+def test_the_command_of_earlier_versions_names_this_one(flipbench: Flipbench) -> None:
+    result = flipbench("simulate-confound", "--repeats", "2")
+    assert result.status == 2 and "python -m studies.confound" in result.err
