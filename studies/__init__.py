@@ -1,5 +1,6 @@
 """What was measured, and how: run from a checkout, part of no wheel.
 
+``population`` (many clean models, contaminated in every known way; whom detectors catch),
 ``confound`` (models that differ in gain alone look contaminated). Run one with
 ``python -m studies.NAME`` in the repository's root; ``--help`` says what it takes.
 

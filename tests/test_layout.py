@@ -91,10 +91,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "evaluate/published": (*SPINE, *JUDGED, "evaluate/cohort"),
     "studies": EVERYTHING,
     "studies/confound": EVERYTHING,
+    "studies/population": EVERYTHING,
     "pipelines": EVERYTHING,
     "pipelines/audit": EVERYTHING,
     "pipelines/memory": EVERYTHING,
-    "pipelines/population": EVERYTHING,
     "api": EVERYTHING,
     "commands": EVERYTHING,
     "": EVERYTHING,
@@ -105,7 +105,6 @@ FORBIDDEN_TO_ALL = {
     "pipelines": {"api", "commands"},
     "pipelines/audit": {"api", "commands"},
     "pipelines/memory": {"api", "commands"},
-    "pipelines/population": {"api", "commands"},
     "api": {"commands"},
 }
 

@@ -1,7 +1,7 @@
 """What McNemar's test, old-answer attraction and the confidence gap react to besides contamination.
 
     flipbench demo                                    # makes runs/demo, with 18 models
-    python benchmarks/statistics/harder_pictures.py runs/demo [--figure docs/harder-pictures.png]
+    python -m benchmarks.statistics.harder_pictures runs/demo [--figure docs/harder-pictures.png]
 
 Asks the demo's 8 contaminated and 10 clean models about variants of its perturbed pictures: blurred
 (harder for everyone), and with a share of failed edits, in which the old answer still holds
@@ -30,8 +30,8 @@ from flipbench.core.workers import Workers
 from flipbench.evaluate import pipeline
 from flipbench.evaluate.detectors.registry import make_detector
 from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.population.conditions import Edit, as_made, blurred, edited, failed
 from flipbench.prompting.prompts import PromptSettings
+from studies.population.conditions import Edit, as_made, blurred, edited, failed
 
 RULES = {
     "McNemar": ("perturbation_gap", "mcnemar"),

@@ -1,6 +1,6 @@
 """Write a population study's tables into docs/validation.md, docs/deciding.md and README.md.
 
-    flipbench run configs/validation/population.yaml
+    python -m studies.population configs/validation/population.yaml
     python -m docs.results.validation_tables runs/population
 
 The study's two parquet tables and its list of lineages become docs/results/population/. Without a

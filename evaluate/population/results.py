@@ -161,8 +161,8 @@ def read_results(folder: Path) -> Results:
             frame = pd.read_parquet(path)
         except FileNotFoundError as error:
             raise DataError(
-                f"{path}: no such file; 'flipbench run configs/validation/population.yaml' writes"
-                " it"
+                f"{path}: no such file; 'python -m studies.population CONFIG' in a checkout"
+                " writes it"
             ) from error
         except (OSError, ValueError) as error:
             raise DataError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -34,7 +34,6 @@ from flipbench.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from flipbench.api import EvaluationResult
-    from flipbench.pipelines.population.settings import StudyConfig
 
 
 @app.command(rich_help_panel=STAGES)
@@ -241,14 +240,12 @@ def run(
     slurm: Slurm = False,
     trust: Trust = False,
 ) -> None:
-    """Do all stages: generate, filter, contaminate, evaluate, report; or a population study."""
-    from flipbench.pipelines.population.settings import is_study, load_study
+    """Do all stages: generate, filter, contaminate, evaluate, report."""
+    from flipbench.config.loading import find_config, read_mapping
 
-    if is_study(config):
-        if limit is not None:
-            raise ConfigError("--limit: a population study takes n_items=N instead")
-        study = load_study(config, overrides or [], trust=trust)
-        raise typer.Exit(_run_study(study, dry_run, quiet, workers))
+    if "phases" in read_mapping(find_config(config)):
+        study = shlex.join(["python", "-m", "studies.population", str(config), *(overrides or ())])
+        raise ConfigError(f"{config}: a population study; in a checkout, run `{study}`")
     assembly = assemble(
         config,
         overrides,
@@ -264,24 +261,6 @@ def run(
     if dry_run:
         raise typer.Exit(say("\n".join(fb.dry_run(assembly))))
     show_report(fb.run(assembly), Again(config, overrides))
-
-
-def _run_study(study: StudyConfig, dry_run: bool, quiet: bool, workers: int) -> int:
-    """Print a study's budget, and do what is left of it; return the exit status."""
-    from flipbench.pipelines.population import study as population
-
-    say(population.budget(study))
-    if dry_run:
-        return 0
-    if not quiet:
-        logging.getLogger("flipbench.pipelines.population").setLevel(logging.INFO)
-    failed = population.run_study(study, workers)
-    say(f"the study's models and answers: {study.run}")
-    for message in failed:
-        print(message, file=sys.stderr)
-    if not failed:
-        say_next({command_line("validate", study.run): "makes the study's tables"})
-    return int(bool(failed))
 
 
 def show_report(result: EvaluationResult, again: Again) -> None:

@@ -21,8 +21,8 @@ from flipbench.core.errors import ConfigError, FlipbenchError
 from flipbench.core.run import Run
 from flipbench.export import FORMATS, write_recipe
 from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.population.settings import load_study
 from flipbench.pipelines.reasoning import read_judge
+from studies.population.settings import load_study
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.report_data import make_benchmark
 

@@ -8,15 +8,15 @@ from typing import Any, get_args
 from flipbench.benchmarks import ShapesSpec
 from flipbench.config.experiment import ModelUnderTestConfig
 from flipbench.evaluate.protocol.grid import Kind
-from flipbench.pipelines.population.settings import (
+from flipbench.shapes.training import lineage as lineages
+from flipbench.shapes.training.lineage import MixedIn, checkpoint_name, train_lineage
+from studies.population.settings import (
     CONTROL,
     KindConfig,
     Lineage,
     StudyConfig,
     draws,
 )
-from flipbench.shapes.training import lineage as lineages
-from flipbench.shapes.training.lineage import MixedIn, checkpoint_name, train_lineage
 
 STRATEGY = "pre-training"
 

@@ -14,13 +14,13 @@ from pydantic import Field, model_validator
 
 from flipbench.benchmarks import PairsSpec, ShapesSpec
 from flipbench.config.experiment import Config, EvaluateConfig, ModelUnderTestConfig
-from flipbench.config.loading import find_config, read_mapping, read_trusted
+from flipbench.config.loading import find_config, read_trusted
 from flipbench.config.training import DataConfig, OtherBenchmark, StrategyConfig
 from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.core.randomness import generator
 from flipbench.core.record_base import content_id
 from flipbench.core.records import Value
-from flipbench.pipelines.population.conditions import CONDITIONS
+from studies.population.conditions import CONDITIONS
 
 CONTROL = ", control"
 LINEAGES = "lineages.csv"
@@ -61,7 +61,7 @@ class KindConfig(Value):
         lesson of questions.
     pretraining : bool
         Train the lineage anew instead, from its random weights, with the items among its lessons
-        (`flipbench.pipelines.population.pretraining`).
+        (`studies.population.pretraining`).
     conditions : tuple of str
         Other perturbed pictures that its models are asked about, too.
     pairs : PairsConfig, optional
@@ -152,11 +152,6 @@ class StudyConfig(Value):
 def _check_name(where: str, name: str, known: Any) -> None:
     if name not in known:
         raise ValueError(f"{where}: there is no {name!r}{nearest(name, list(known))}")
-
-
-def is_study(source: Path) -> bool:
-    """Return whether a configuration is that of a study: it has ``phases``."""
-    return "phases" in read_mapping(find_config(source))
 
 
 def load_study(source: Path, overrides: Sequence[str] = (), *, trust: bool = False) -> StudyConfig:

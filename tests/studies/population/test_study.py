@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
+from flipbench import cli
 from flipbench.benchmarks import PairsSpec, ShapesSpec
-from flipbench.cli import app
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore
@@ -22,24 +22,24 @@ from flipbench.core.run import Run
 from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.generate.pipeline import Generator
-from flipbench.pipelines.population import study as population
-from flipbench.pipelines.population.conditions import CONDITIONS, edited
-from flipbench.pipelines.population.settings import (
-    Lineage,
-    StudyConfig,
-    drawn_order,
-    experiment,
-    is_study,
-    lineages_of,
-    load_study,
-    safe,
-)
-from flipbench.pipelines.population.study import budget, run_study, units_of
-from flipbench.pipelines.population.unit import Unit
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.training import lineage as training
 from flipbench.shapes.training.lineage import Steps
 from flipbench.shapes.training.population import write_list
+from studies.population import study as population
+from studies.population.__main__ import app
+from studies.population.conditions import CONDITIONS, edited
+from studies.population.settings import (
+    Lineage,
+    StudyConfig,
+    drawn_order,
+    experiment,
+    lineages_of,
+    load_study,
+    safe,
+)
+from studies.population.study import budget, run_study, units_of
+from studies.population.unit import Unit
 from tests.fixtures.options import QUIET
 
 CONFIG = Path("configs/validation/population.yaml")
@@ -62,7 +62,6 @@ def lineages(*names: str) -> list[Lineage]:
 
 def test_the_shipped_study_is_an_experiment_for_each_kind() -> None:
     study = load_study(CONFIG, ["lineages=null"])
-    assert is_study(CONFIG) and not is_study(Path("configs/shapes.yaml"))
     assert {kind for phase in study.phases for kind in phase.kinds} == set(study.kinds)
     lineage = lineages_of(study)[0]
     folders = set()
@@ -107,11 +106,12 @@ def test_unknown_names_are_refused(override: str, message: str) -> None:
         load_study(CONFIG, [override])
 
 
-def test_a_study_is_dry_run_and_has_no_limit() -> None:
-    done = CliRunner().invoke(app, ["run", str(CONFIG), "lineages=null", "--dry-run"])
+def test_a_study_is_dry_run_by_its_command_and_not_by_run() -> None:
+    done = CliRunner().invoke(app, [str(CONFIG), "lineages=null", "--dry-run"])
     assert done.exit_code == 0 and "2 lineages" in done.output and "CPU hours" in done.output
-    refused = CliRunner().invoke(app, ["run", str(CONFIG), "--limit", "3"])
+    refused = CliRunner().invoke(cli.app, ["run", str(CONFIG), "lineages=null", "--dry-run"])
     assert isinstance(refused.exception, ConfigError)
+    assert f"python -m studies.population {CONFIG} lineages=null`" in str(refused.exception)
 
 
 def test_a_new_lineage_changes_no_others_place() -> None:
@@ -138,7 +138,7 @@ def test_a_study_without_lineages_says_so(tmp_path: Path) -> None:
 def test_a_unit_that_fails_is_tried_twice_and_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="flipbench.pipelines.population")
+    caplog.set_level("INFO", logger="studies.population")
     study = load_study(CONFIG, [f"run={tmp_path}", "lineages=null", "phases=[{kinds: [letters]}]"])
     tried = []
 

@@ -16,10 +16,10 @@ from tqdm import tqdm
 from flipbench.core.files import atomic_file, write_atomically
 from flipbench.core.workers import process_pool
 from flipbench.evaluate.population.results import SHUFFLED
-from flipbench.pipelines.population.pretraining import can_be_trained
-from flipbench.pipelines.population.settings import StudyConfig, drawn_order, lineages_of
-from flipbench.pipelines.population.unit import Unit, run_unit
 from flipbench.reporting.writers import frame_csv
+from studies.population.pretraining import can_be_trained
+from studies.population.settings import StudyConfig, drawn_order, lineages_of
+from studies.population.unit import Unit, run_unit
 
 log = logging.getLogger(__name__)
 TABLES = ("scores", "items")

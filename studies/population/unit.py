@@ -28,10 +28,10 @@ from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.pipelines.evaluation import ask_and_score
 from flipbench.pipelines.filtering import make_pairs
 from flipbench.pipelines.grid import TrainedPlan
-from flipbench.pipelines.population.conditions import CONDITIONS, edited
-from flipbench.pipelines.population.pretraining import shown, siblings
-from flipbench.pipelines.population.settings import Lineage, StudyConfig, experiment, safe
 from flipbench.prompting.prompts import PromptSettings
+from studies.population.conditions import CONDITIONS, edited
+from studies.population.pretraining import shown, siblings
+from studies.population.settings import Lineage, StudyConfig, experiment, safe
 
 PAIRED = ("perturbation_gap", "old_answer_attraction", "confidence_gap")
 """The detectors that are repeated with other perturbed pictures."""

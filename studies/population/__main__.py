@@ -1,0 +1,54 @@
+"""Do what is left of a population study: ``python -m studies.population CONFIG``."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import typer
+
+from flipbench.cli import main
+from flipbench.commands import (
+    ConfigPath,
+    DryRun,
+    Overrides,
+    Quiet,
+    Trust,
+    Workers,
+    command_line,
+    say,
+    say_next,
+)
+from studies.population import settings
+from studies.population import study as population
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def run_population(
+    config: ConfigPath,
+    overrides: Overrides = None,
+    dry_run: DryRun = False,
+    quiet: Quiet = False,
+    workers: Workers = 1,
+    trust: Trust = False,
+) -> None:
+    """Print a population study's budget, and train, ask and score what is left of it."""
+    study = settings.load_study(config, overrides or [], trust=trust)
+    say(population.budget(study))
+    if dry_run:
+        return
+    if not quiet:
+        logging.getLogger("studies.population").setLevel(logging.INFO)
+    failed = population.run_study(study, workers)
+    say(f"the study's models and answers: {study.run}")
+    for message in failed:
+        print(message, file=sys.stderr)
+    if failed:
+        raise typer.Exit(1)
+    say_next({command_line("validate", study.run): "makes the study's tables"})
+
+
+if __name__ == "__main__":
+    main(app)
