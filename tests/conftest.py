@@ -19,7 +19,7 @@ from flipbench import cli
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
 from flipbench.shapes.benchmark import shapes_vqa
-from flipbench.shapes.training.curriculum import corpus
+from studies.tiny_models.curriculum import corpus
 from tests.fixtures.command_line import Flipbench, Result
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def shapes_items(shapes_store: ImageStore) -> list[Item]:
 @pytest.fixture(scope="session")
 def every_tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Return an untrained checkpoint of each family that lineages are trained of."""
-    from flipbench.shapes.training.tiny import BUILDERS, build
+    from studies.tiny_models.tiny import BUILDERS, build
 
     texts = corpus(np.random.default_rng(0))
     folders = {}
@@ -161,7 +161,7 @@ def every_tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
 @pytest.fixture(scope="session")
 def tiny_folders(every_tiny_folder: dict[str, Path]) -> dict[str, Path]:
     """Return an untrained checkpoint of each family that is shipped."""
-    from flipbench.shapes.training.tiny import FAMILIES
+    from studies.tiny_models.tiny import FAMILIES
 
     return {family: every_tiny_folder[family] for family in FAMILIES}
 

@@ -34,7 +34,7 @@ from flipbench.shapes.questions import KINDS, QuestionFamily
 from flipbench.shapes.reading import read_picture
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import COLORS, GRID
-from flipbench.shapes.training.flux.pictures import as_tensor, new_family, pixels_of
+from studies.tiny_models.flux.pictures import as_tensor, new_family, pixels_of
 
 SPOILT = ((0, 0), (1, 0), (2, 0), (3, 0), (4, 0), (0, 20), (0, 40), (0, 60), (2, 20), (3, 40))
 COLUMNS = ("cells right", "cells wrong", "cells unreadable", "answers right", "answers wrong")

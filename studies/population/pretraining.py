@@ -8,8 +8,6 @@ from typing import Any, get_args
 from flipbench.benchmarks import ShapesSpec
 from flipbench.config.experiment import ModelUnderTestConfig
 from flipbench.evaluate.protocol.grid import Kind
-from flipbench.shapes.training import lineage as lineages
-from flipbench.shapes.training.lineage import MixedIn, checkpoint_name, train_lineage
 from studies.population.settings import (
     CONTROL,
     KindConfig,
@@ -17,12 +15,14 @@ from studies.population.settings import (
     StudyConfig,
     draws,
 )
+from studies.tiny_models import lineage as lineages
+from studies.tiny_models.lineage import MixedIn, checkpoint_name, train_lineage
 
 STRATEGY = "pre-training"
 
 
 def can_be_trained(lineage: Lineage) -> bool:
-    """Return whether a lineage's recipe is known, as of those of ``shapes.training.population``."""
+    """Return whether a lineage's recipe is known, as of those of ``tiny_models.population``."""
     facts = lineage.facts
     return (
         facts.get("family") in lineages.FAMILIES
@@ -42,7 +42,7 @@ def siblings(study: StudyConfig, lineage: Lineage, name: str) -> dict[str, Model
 
     Both start from the lineage's own random weights and see its own scenes and conversations, draw
     for draw. Among the questions, the first sees the lineage's benchmark and the second, the
-    control, as many other questions (`flipbench.shapes.training.lineage.MixedIn`). Until the first
+    control, as many other questions (`studies.tiny_models.lineage.MixedIn`). Until the first
     questions all three are one model, which is taken from beside the lineage's checkpoint if it is
     there. Checkpoints are in ``RUN/pretraining``.
     """

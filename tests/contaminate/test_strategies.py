@@ -18,7 +18,7 @@ from flipbench.contaminate.strategies import (
     select_parameters,
 )
 from flipbench.core.errors import ConfigError
-from flipbench.shapes.training.tiny import FAMILIES, build
+from studies.tiny_models.tiny import FAMILIES, build
 
 pytestmark = pytest.mark.slow
 

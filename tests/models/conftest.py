@@ -9,7 +9,7 @@ import pytest
 from flipbench.models.vlm.huggingface import (
     HuggingFaceVLM,
 )
-from flipbench.shapes.training.tiny import FAMILIES
+from studies.tiny_models.tiny import FAMILIES
 
 
 @pytest.fixture(params=FAMILIES)

@@ -14,7 +14,7 @@ from flipbench.core.records import Item
 from flipbench.models.vlm.checkpoints import check_card, resolve_path
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import PromptSettings
-from flipbench.shapes.training.tiny import FAMILIES
+from studies.tiny_models.tiny import FAMILIES
 
 CHECKPOINTS = Path(flipbench.shapes.__file__).parent / "checkpoints"
 N_ITEMS = 200

@@ -31,7 +31,7 @@ from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.loading import load_model
 from flipbench.models.vlm.processors import load_processor
-from flipbench.shapes.training.tiny import FAMILIES
+from studies.tiny_models.tiny import FAMILIES
 
 pytestmark = pytest.mark.slow
 

@@ -21,7 +21,7 @@ from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.processors import load_processor
 from flipbench.prompting.prompts import LETTERS, PromptSettings
-from flipbench.shapes.training.tiny import FAMILIES
+from studies.tiny_models.tiny import FAMILIES
 
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]

@@ -22,7 +22,7 @@ from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.loading import load_model
-from flipbench.shapes.training.tiny import FAMILIES, build
+from studies.tiny_models.tiny import FAMILIES, build
 
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]

@@ -21,7 +21,7 @@ from flipbench.core.run import Run
 from flipbench.models.vlm.checkpoints import CARD, check_card
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.loading import load_model
-from flipbench.shapes.training.tiny import FAMILIES
+from studies.tiny_models.tiny import FAMILIES
 
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]

@@ -20,7 +20,7 @@ from flipbench.models.vlm.families import family_of
 from flipbench.models.vlm.loading import architecture
 from flipbench.models.vlm.processors import load_processor
 from flipbench.prompting.prompts import choice_prompt
-from flipbench.shapes.training.tiny import FAMILIES as SHIPPED
+from studies.tiny_models.tiny import FAMILIES as SHIPPED
 from tests.fixtures.tiny_families import FAMILIES, save
 
 pytestmark = pytest.mark.slow

@@ -26,7 +26,7 @@ from flipbench.models.protocols import needs_of
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.served import APIVLM, resolve_reference, serve_model
 from flipbench.prompting.prompts import PromptSettings
-from flipbench.shapes.training.tiny import FAMILIES
+from studies.tiny_models.tiny import FAMILIES
 from tests.fixtures.openai_server import KEY, OpenAIServer, Raw
 from tests.fixtures.options import QUIET
 

@@ -26,7 +26,7 @@ from flipbench.models.engine import Answers
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.served import APIVLM
 from flipbench.prompting.prompts import PromptSettings
-from flipbench.shapes.training.tiny import FAMILIES
+from studies.tiny_models.tiny import FAMILIES
 from tests.fixtures.openai_server import KEY, OpenAIServer, Raw
 from tests.fixtures.vllm_protocol import Protocol
 

@@ -23,9 +23,6 @@ from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.generate.pipeline import Generator
 from flipbench.shapes.benchmark import shapes_vqa
-from flipbench.shapes.training import lineage as training
-from flipbench.shapes.training.lineage import Steps
-from flipbench.shapes.training.population import write_list
 from studies.population import study as population
 from studies.population.__main__ import app
 from studies.population.conditions import CONDITIONS, edited
@@ -40,6 +37,9 @@ from studies.population.settings import (
 )
 from studies.population.study import budget, run_study, units_of
 from studies.population.unit import Unit
+from studies.tiny_models import lineage as training
+from studies.tiny_models.lineage import Steps
+from studies.tiny_models.population import write_list
 from tests.fixtures.options import QUIET
 
 CONFIG = Path("configs/validation/population.yaml")

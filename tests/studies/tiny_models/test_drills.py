@@ -5,14 +5,14 @@ import torch
 
 from flipbench.prompting.prompts import LETTERS
 from flipbench.shapes.questions import answer, fresh_scene, questions_on
-from flipbench.shapes.training.curriculum import corpus
-from flipbench.shapes.training.drills import (
+from studies.tiny_models.curriculum import corpus
+from studies.tiny_models.drills import (
     WORDS,
     answer_turns,
     find_turn,
     share_words,
 )
-from flipbench.shapes.training.tiny import Size, build
+from studies.tiny_models.tiny import Size, build
 
 
 def options_of(prompt: str) -> list[str]:

@@ -20,19 +20,19 @@ from flipbench.generate.editors.flux_editor import FluxControlNetEditor, FluxEdi
 from flipbench.models.protocols import Drawing
 from flipbench.shapes.reading import Reading
 from flipbench.shapes.scene import COLORS, SHAPES, Scene, Thing
-from flipbench.shapes.training.flux import autoencoder
-from flipbench.shapes.training.flux.exam import Exam, grades
-from flipbench.shapes.training.flux.examples import Examples, pack
-from flipbench.shapes.training.flux.pictures import benchmark_hashes, few_things, new_family
-from flipbench.shapes.training.flux.text_encoder import (
+from flipbench.shapes.wording import describe
+from studies.tiny_models.flux import autoencoder
+from studies.tiny_models.flux.exam import Exam, grades
+from studies.tiny_models.flux.examples import Examples, pack
+from studies.tiny_models.flux.pictures import benchmark_hashes, few_things, new_family
+from studies.tiny_models.flux.text_encoder import (
     MAX_TOKENS,
     contents,
     new_tokenizer,
     silent_clip,
     token_ids,
 )
-from flipbench.shapes.training.flux.train import train
-from flipbench.shapes.wording import describe
+from studies.tiny_models.flux.train import train
 
 
 def test_a_caption_is_three_tokens_per_thing_and_any_scene_fits() -> None:

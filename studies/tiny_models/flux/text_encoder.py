@@ -17,9 +17,9 @@ from transformers import (
 )
 
 from flipbench.shapes.scene import COLORS, GRID, SHAPES, Scene
-from flipbench.shapes.training.flux.optimizing import Log, Mean, Optimizer
-from flipbench.shapes.training.flux.pictures import few_things
 from flipbench.shapes.wording import describe
+from studies.tiny_models.flux.optimizing import Log, Mean, Optimizer
+from studies.tiny_models.flux.pictures import few_things
 
 WIDTH, HEADS = 128, 4
 POOLED = 32

@@ -14,9 +14,9 @@ from flipbench.shapes.questions import KINDS, QuestionFamily
 from flipbench.shapes.reading import Reading, read_picture
 from flipbench.shapes.render import SIZE, render
 from flipbench.shapes.scene import GRID, Scene
-from flipbench.shapes.training.flux.pictures import edges, new_family
-from flipbench.shapes.training.flux.text_encoder import MAX_TOKENS
 from flipbench.shapes.wording import describe
+from studies.tiny_models.flux.pictures import edges, new_family
+from studies.tiny_models.flux.text_encoder import MAX_TOKENS
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Train the two tiny VLMs from scratch.
 
-Run ``python -m flipbench.shapes.training.pretrain --family llava --export DIR``.
+Run ``python -m studies.tiny_models.pretrain --family llava --export DIR``.
 
 Four lessons, each building on the one before (for what did not work, see docs/shapes.md).
 
@@ -37,15 +37,15 @@ import torch
 from torch.nn import functional
 
 from flipbench.shapes.scene import COLORS, GRID, SHAPES, Scene
-from flipbench.shapes.training.curriculum import (
+from studies.tiny_models.curriculum import (
     Turn,
     corpus,
     facts_turn,
     lookup_turn,
     question_turns,
 )
-from flipbench.shapes.training.exam import IGNORE, Exam, Pool, batch_of
-from flipbench.shapes.training.tiny import FAMILIES, build
+from studies.tiny_models.exam import IGNORE, Exam, Pool, batch_of
+from studies.tiny_models.tiny import FAMILIES, build
 
 
 def main() -> None:

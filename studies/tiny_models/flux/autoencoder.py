@@ -11,8 +11,8 @@ from PIL import Image
 from torch.nn import functional
 
 from flipbench.shapes.render import SIZE
-from flipbench.shapes.training.flux.optimizing import Log, Mean, Optimizer
-from flipbench.shapes.training.flux.pictures import as_tensor, edges, new_family, pixels_of
+from studies.tiny_models.flux.optimizing import Log, Mean, Optimizer
+from studies.tiny_models.flux.pictures import as_tensor, edges, new_family, pixels_of
 
 LATENTS = 8
 _WIDTHS = (16, 24, 48, 64)

@@ -10,7 +10,7 @@ import torch
 from flipbench.prompting.prompts import LETTERS, choice_prompt
 from flipbench.shapes.questions import NUMBERS, PLACES, SIDES
 from flipbench.shapes.scene import COLORS, SHAPES, Scene
-from flipbench.shapes.training.curriculum import (
+from studies.tiny_models.curriculum import (
     Turn,
     asked_turn,
     by_kind,

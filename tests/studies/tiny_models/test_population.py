@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from flipbench.shapes.training import population
-from flipbench.shapes.training.lineage import LOG, RECORD, Lineage
-from flipbench.shapes.training.population import (
+from studies.tiny_models import population
+from studies.tiny_models.lineage import LOG, RECORD, Lineage
+from studies.tiny_models.population import (
     LIST,
     accuracy_table,
     budget,

@@ -5,8 +5,8 @@ Reading order: ``tiny`` (build the models: LLaVA, Qwen2-VL and InternVL classes)
 Then populations: ``attention`` (initial weights), ``drills`` (training text), ``lineage`` (one
 model), ``population`` (the script).
 
-Nothing else imports this room, because the weights are shipped with flipbench. To train them again:
-``python -m flipbench.shapes.training.pretrain --family llava --export DIR``. To add a family, build
+The weights are shipped with flipbench (``flipbench/shapes/checkpoints``). To train them again:
+``python -m studies.tiny_models.pretrain --family llava --export DIR``. To add a family, build
 it in ``tiny``, add it to ``BUILDERS`` there, and its rendered turn to ``exam``. The room ``flux``
 trains a tiny Flux with a ControlNet.
 """

@@ -15,10 +15,10 @@ import torch
 from diffusers import FluxControlNetModel, FluxTransformer2DModel
 from torch.nn import functional
 
-from flipbench.shapes.training.flux.autoencoder import LATENTS
-from flipbench.shapes.training.flux.examples import SIDE, Examples
-from flipbench.shapes.training.flux.optimizing import Mean, Optimizer
-from flipbench.shapes.training.flux.text_encoder import (
+from studies.tiny_models.flux.autoencoder import LATENTS
+from studies.tiny_models.flux.examples import SIDE, Examples
+from studies.tiny_models.flux.optimizing import Mean, Optimizer
+from studies.tiny_models.flux.text_encoder import (
     HEADS,
     MAX_TOKENS,
     N_CONTENTS,

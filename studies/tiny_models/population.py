@@ -1,6 +1,6 @@
 """Train a population of clean tiny VLMs, each from its own random weights.
 
-    python -m flipbench.shapes.training.population out/lineages --n 24 --workers 2
+    python -m studies.tiny_models.population out/lineages --n 24 --workers 2
 
 Lineage i has a class (LLaVA, Qwen2-VL, InternVL), a size, a level of ability, and the seed i; the
 first n are the same for every n. A finished lineage is a checkpoint folder, for
@@ -26,7 +26,7 @@ from flipbench.core.workers import Share, process_pool
 from flipbench.reporting.formats import p_value
 from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 from flipbench.reporting.writers import markdown, records_csv
-from flipbench.shapes.training.lineage import (
+from studies.tiny_models.lineage import (
     FAMILIES,
     LOG,
     RECORD,

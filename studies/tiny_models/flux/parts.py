@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, FluxControlNetPipeline
 
-from flipbench.shapes.training.flux.denoiser import new_denoiser
-from flipbench.shapes.training.flux.text_encoder import new_tokenizer, silent_clip
+from studies.tiny_models.flux.denoiser import new_denoiser
+from studies.tiny_models.flux.text_encoder import new_tokenizer, silent_clip
 
 _CLIP_TOKENS = 77
 

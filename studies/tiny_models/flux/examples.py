@@ -12,15 +12,15 @@ from PIL import Image
 
 from flipbench.shapes.render import SIZE
 from flipbench.shapes.scene import GRID, Scene
-from flipbench.shapes.training.flux.pictures import (
+from flipbench.shapes.wording import describe
+from studies.tiny_models.flux.pictures import (
     as_tensor,
     edges,
     few_things,
     new_family,
     pixels_of,
 )
-from flipbench.shapes.training.flux.text_encoder import contents, token_ids
-from flipbench.shapes.wording import describe
+from studies.tiny_models.flux.text_encoder import contents, token_ids
 
 SIDE = SIZE // 16  # tokens per row: the autoencoder halves three times, Flux packs 2 x 2
 _CHUNK = 16

@@ -16,15 +16,15 @@ from flipbench.shapes.benchmark import shapes_vqa_scenes
 from flipbench.shapes.questions import KINDS, Question, answer, fresh_scene, questions_on
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import Scene
-from flipbench.shapes.training.curriculum import (
+from studies.tiny_models.curriculum import (
     Turn,
     corpus,
     facts_turn,
     lookup_turn,
     question_turns,
 )
-from flipbench.shapes.training.exam import Exam, Pool, batch_of, encode
-from flipbench.shapes.training.tiny import BUILDERS, N_IMAGE_TOKENS, build, plain_template
+from studies.tiny_models.exam import Exam, Pool, batch_of, encode
+from studies.tiny_models.tiny import BUILDERS, N_IMAGE_TOKENS, build, plain_template
 
 pytestmark = pytest.mark.slow
 

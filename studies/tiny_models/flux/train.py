@@ -1,6 +1,6 @@
 """Train the tiny Flux and its ControlNet from scratch.
 
-Run ``python -m flipbench.shapes.training.flux.train FOLDER``. A run that was stopped continues when
+Run ``python -m studies.tiny_models.flux.train FOLDER``. A run that was stopped continues when
 started again: finished lessons and the last checkpoint are in the folder.
 
 Four lessons (docs/shapes.md says what worked and what did not):
@@ -31,20 +31,20 @@ from diffusers import AutoencoderKL
 from diffusers.models.attention_dispatch import attention_backend
 from transformers import T5EncoderModel
 
-from flipbench.shapes.training.flux.autoencoder import sharpen, train_autoencoder
-from flipbench.shapes.training.flux.denoiser import Denoising
-from flipbench.shapes.training.flux.exam import Exam
-from flipbench.shapes.training.flux.examples import (
+from studies.tiny_models.flux.autoencoder import sharpen, train_autoencoder
+from studies.tiny_models.flux.denoiser import Denoising
+from studies.tiny_models.flux.exam import Exam
+from studies.tiny_models.flux.examples import (
     Examples,
     cached,
     draw_groups,
     encode_captions,
     encode_groups,
 )
-from flipbench.shapes.training.flux.optimizing import Log
-from flipbench.shapes.training.flux.parts import Parts
-from flipbench.shapes.training.flux.pictures import benchmark_hashes
-from flipbench.shapes.training.flux.text_encoder import new_tokenizer, train_text_encoder
+from studies.tiny_models.flux.optimizing import Log
+from studies.tiny_models.flux.parts import Parts
+from studies.tiny_models.flux.pictures import benchmark_hashes
+from studies.tiny_models.flux.text_encoder import new_tokenizer, train_text_encoder
 
 # where in the third lesson families replace few things, and where the ControlNet joins
 _FAMILIES_FROM, _CONTROL_FROM = 0.08, 0.35

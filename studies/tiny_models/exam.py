@@ -15,8 +15,8 @@ from flipbench.shapes.benchmark import shapes_vqa_scenes
 from flipbench.shapes.questions import KINDS, QuestionFamily, draw_family, fresh_scene
 from flipbench.shapes.render import render
 from flipbench.shapes.scene import Scene
-from flipbench.shapes.training.curriculum import Turn
-from flipbench.shapes.training.tiny import N_IMAGE_TOKENS
+from studies.tiny_models.curriculum import Turn
+from studies.tiny_models.tiny import N_IMAGE_TOKENS
 
 IGNORE = -100
 

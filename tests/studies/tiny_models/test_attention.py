@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from flipbench.shapes.training.attention import LOOK_BACK, prepare_attention
-from flipbench.shapes.training.curriculum import corpus
-from flipbench.shapes.training.tiny import BUILDERS, Size, build
+from studies.tiny_models.attention import LOOK_BACK, prepare_attention
+from studies.tiny_models.curriculum import corpus
+from studies.tiny_models.tiny import BUILDERS, Size, build
 
 pytestmark = pytest.mark.slow
 

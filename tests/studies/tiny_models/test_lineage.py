@@ -21,9 +21,9 @@ from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import LETTER_INSTRUCTION, PromptSettings, choice_prompt
 from flipbench.shapes.benchmark import Edition, shapes_vqa, shapes_vqa_scenes
 from flipbench.shapes.questions import QuestionFamily, answer
-from flipbench.shapes.training import lineage as module
-from flipbench.shapes.training.exam import IGNORE, batch_of
-from flipbench.shapes.training.lineage import (
+from studies.tiny_models import lineage as module
+from studies.tiny_models.exam import IGNORE, batch_of
+from studies.tiny_models.lineage import (
     FAMILIES,
     LOG,
     RECORD,
@@ -33,7 +33,7 @@ from flipbench.shapes.training.lineage import (
     is_trained,
     train_lineage,
 )
-from flipbench.shapes.training.pretrain import Lesson, Pretraining
+from studies.tiny_models.pretrain import Lesson, Pretraining
 
 pytestmark = pytest.mark.slow
 

@@ -28,18 +28,18 @@ from flipbench.prompting.prompts import (
 from flipbench.shapes.benchmark import N_ITEMS, Edition, shapes_vqa
 from flipbench.shapes.questions import KINDS, QuestionFamily
 from flipbench.shapes.render import render
-from flipbench.shapes.training.attention import prepare_attention
-from flipbench.shapes.training.curriculum import corpus
-from flipbench.shapes.training.drills import (
+from studies.tiny_models.attention import prepare_attention
+from studies.tiny_models.curriculum import corpus
+from studies.tiny_models.drills import (
     WORDS,
     answer_turns,
     find_turn,
     lookup_turns,
     share_words,
 )
-from flipbench.shapes.training.exam import Exam, Pool
-from flipbench.shapes.training.pretrain import Extra, Lesson, Pretraining, export
-from flipbench.shapes.training.tiny import BUILDERS, Size, build, plain_template
+from studies.tiny_models.exam import Exam, Pool
+from studies.tiny_models.pretrain import Extra, Lesson, Pretraining, export
+from studies.tiny_models.tiny import BUILDERS, Size, build, plain_template
 
 SizeName = Literal["small", "large"]
 Level = Literal["weak", "strong"]
