@@ -2,7 +2,8 @@
 
 ``tiny_models`` (training of the shipped models, of clean lineages and of the tiny Flux),
 ``population`` (many clean models, contaminated in every known way; whom detectors catch),
-``confound`` (models that differ in gain alone look contaminated). Run one with
+``confound`` (models that differ in gain alone look contaminated),
+``published`` (one paper's printed tables, recomputed). Run one with
 ``python -m studies.NAME`` in the repository's root; ``--help`` says what it takes.
 
 A study may import all of ``flipbench``, and nothing in ``flipbench`` imports a study: what users

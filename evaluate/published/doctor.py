@@ -9,7 +9,6 @@ from decimal import Decimal
 from pathlib import Path
 
 from ..protocol.rules import ALPHA
-from .audit import AuditIssue, examine_audit, read_audit
 from .consistency import (
     delta_verdict,
     fitting_sizes,
@@ -91,21 +90,13 @@ def examination(paths: Sequence[Path]) -> tuple[str, bool]:
 
     First come the figures that cannot be true, then those that are odd, then the requirements of
     each detector, recomputed from the printed figures by the paper's rules. Several tables are also
-    compared with each other. Tables of an audit, comparisons of several models, are recomputed
-    (`audit`).
+    compared with each other.
     """
-    distinct = list({path.resolve(): path for path in paths}.values())
-    tables = {path: table for path in distinct if (table := read_audit(path)) is not None}
-    rows = _read([path for path in distinct if path not in tables])
-    issues: list[TableIssue | AuditIssue] = [
-        *examine(rows),
-        *examine_audit(list(tables.values())),
-    ]
+    rows = _read(list({path.resolve(): path for path in paths}.values()))
+    issues = examine(rows)
     wrong, odd = [i for i in issues if i.wrong], [i for i in issues if not i.wrong]
     n_figures = sum(len(_figures(row)) for row in rows)
-    lines = [f"rows of audits: {sum(map(len, tables.values()))}"] if tables else []
-    if rows or not tables:
-        lines.append(f"rows: {len(rows)}; percentages of a known number of items: {n_figures}")
+    lines = [f"rows: {len(rows)}; percentages of a known number of items: {n_figures}"]
     again = [printed for printed in cells(rows).values() if len(_tables(printed)) > 1]
     if again:
         n_same = sum(len({value for value, _ in printed}) == 1 for printed in again)

@@ -5,11 +5,14 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from flipbench.core.errors import DataError
 from flipbench.evaluate.cohort.falsification import RuleResult, count_external, falsify
 from flipbench.evaluate.cohort.top_k import overlap_p
-from flipbench.evaluate.published.audit import (
+from flipbench.evaluate.published.consistency import possible_counts
+from studies.published.__main__ import app
+from studies.published.audit import (
     FLOOR,
     AuditRow,
     bonferroni_and_q,
@@ -18,8 +21,6 @@ from flipbench.evaluate.published.audit import (
     read_audit,
     same_p,
 )
-from flipbench.evaluate.published.consistency import possible_counts
-from flipbench.evaluate.published.doctor import examination
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 NAMES = ("order_trend", "tail", "topk", "topk_external")
@@ -238,11 +239,14 @@ def test_other_tables_are_none_of_an_audit() -> None:
     assert read_audit(PUBLISHED / "perturbation_gaps.csv") is None
 
 
-def test_the_doctor_examines_audits_beside_other_tables() -> None:
-    text, is_wrong = examination([PUBLISHED / f"audit_{name}.csv" for name in NAMES])
-    assert not is_wrong and "rows of audits: 54" in text
-    assert "0 findings: cannot all be true" in text and "16 findings: odd" in text
-    both, is_wrong = examination(
-        [PUBLISHED / "audit_topk.csv", PUBLISHED / "perturbation_main_tables.csv"]
-    )
-    assert is_wrong and "a lift of 2.9" in both and "43.40" in both
+def test_the_command_lists_findings_and_refuses_other_tables(tmp_path: Path) -> None:
+    tables = [str(PUBLISHED / f"audit_{name}.csv") for name in NAMES]
+    result = CliRunner().invoke(app, tables)
+    assert result.exit_code == 0 and "rows of audits: 54" in result.stdout
+    assert "0 findings: cannot all be true" in result.stdout and "16 findings: odd" in result.stdout
+    changed = tmp_path / "t.csv"
+    changed.write_text(Path(tables[0]).read_text().replace("0.0432", "0.0433", 1))
+    result = CliRunner().invoke(app, [str(changed)])
+    assert result.exit_code == 1 and "0.0432, printed 0.0433" in result.stdout
+    refused = CliRunner().invoke(app, [str(PUBLISHED / "perturbation_main_tables.csv")])
+    assert isinstance(refused.exception, DataError) and "flipbench doctor" in str(refused.exception)

@@ -16,11 +16,10 @@ from typing import NamedTuple
 
 from flipbench.benchmarks.tables import numbered_rows
 from flipbench.core.errors import DataError
-
-from ..cohort.tail_enrichment import FLAG_SHARE, LEVELS
-from ..cohort.top_k import K, chance_overlap, overlap_p
-from ..statistics.paired import adjust_p_values
-from .consistency import possible_counts, unit
+from flipbench.evaluate.cohort.tail_enrichment import FLAG_SHARE, LEVELS
+from flipbench.evaluate.cohort.top_k import K, chance_overlap, overlap_p
+from flipbench.evaluate.published.consistency import possible_counts, unit
+from flipbench.evaluate.statistics.paired import adjust_p_values
 
 SIZES = {"PathVQA": 6_719, "SLAKE-En": 1_061, "VQA-RAD": 451}
 """Items of the benchmarks whose tables do not say it."""
