@@ -311,7 +311,7 @@ def test_a_missing_pad_token_and_a_template_in_the_tokenizer_s_file_are_no_obsta
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_tied_head_that_an_encoder_does_not_use_is_no_loss(tied: bool) -> None:
-    """Qwen3Model, a text encoder of Z-Image, is stored with the head of the whole model."""
+    """A text encoder may be stored with the whole model's head, a copy of the embeddings."""
     model = SimpleNamespace(config=SimpleNamespace(tie_word_embeddings=tied))
     info = {"unexpected_keys": {"lm_head.weight"}, "missing_keys": set(), "mismatched_keys": set()}
     cls = SimpleNamespace(from_pretrained=lambda *_, **__: (model, info))
