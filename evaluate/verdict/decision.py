@@ -368,8 +368,8 @@ class _Deliberation:
                         Doubt(
                             f"{k:,} of the {n:,} replies of {replies.model} to {version} are"
                             " unreadable or missing",
-                            "read the replies; ask for the letter only, or in the other way (--ask);"
-                            " run failed questions again",
+                            "read the replies; ask for the letter only, or in the other way"
+                            " (--ask); run failed questions again",
                             "unreadable replies",
                         )
                     ]
