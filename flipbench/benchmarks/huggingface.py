@@ -5,7 +5,6 @@ The ``datasets`` library reads them, JSON files excepted, whose types it would g
 
 from __future__ import annotations
 
-import ast
 import glob
 import itertools
 import math
@@ -26,7 +25,7 @@ from flipbench.benchmarks.jsonl import item_of_record, json_rows
 from flipbench.benchmarks.question_text import split_question
 from flipbench.benchmarks.report import Benchmark, Collector, Oddity, RowError, RowPlace
 from flipbench.benchmarks.specs import ColumnMapping, HuggingFaceSpec, Layout
-from flipbench.benchmarks.tables import check_columns, check_file, option_columns
+from flipbench.benchmarks.tables import check_columns, check_file, option_columns, parse_literal
 from flipbench.core.errors import DataError, ServiceError, nearest
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, JsonDict, Source
@@ -247,8 +246,8 @@ def _options(cells: JsonDict, layout: Layout, columns: list[str]) -> tuple[tuple
     value = cells[columns[0]]
     if isinstance(value, str) and value.strip():
         try:
-            value = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            value = parse_literal(value.strip())
+        except ValueError:
             value = 0
     if value is None or value == "":
         return ()
