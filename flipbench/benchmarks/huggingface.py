@@ -28,6 +28,7 @@ from flipbench.benchmarks.specs import ColumnMapping, HuggingFaceSpec, Layout
 from flipbench.benchmarks.tables import check_columns, check_file, option_columns, parse_literal
 from flipbench.core.errors import DataError, ServiceError, nearest
 from flipbench.core.images import ImageStore
+from flipbench.core.limits import check_parquet
 from flipbench.core.records import ImageRef, JsonDict, Source
 from flipbench.prompting.prompts import LETTERS
 
@@ -168,6 +169,7 @@ def _open(spec: HuggingFaceSpec) -> _Table:
     if local.suffix.lower() in (".json", ".jsonl") and not local.is_dir():
         return _open_json(local, spec.split)
     import datasets
+    from pyarrow import parquet
 
     pattern = sorted(glob.glob(spec.path)) if glob.has_magic(spec.path) else []
     on_hub = not pattern and not local.exists()
@@ -181,6 +183,9 @@ def _open(spec: HuggingFaceSpec) -> _Table:
         )
     try:
         if files:
+            for file in files:
+                with parquet.ParquetFile(file) as checked:
+                    check_parquet(checked, file, in_memory=False)
             opened = datasets.load_dataset(
                 "parquet", data_files={spec.split or "train": files}, streaming=True
             )
@@ -190,6 +195,8 @@ def _open(spec: HuggingFaceSpec) -> _Table:
             opened = datasets.load_dataset(spec.path, revision=spec.revision or None, **options)
         else:
             opened = datasets.load_dataset(spec.path, **options)
+    except DataError:
+        raise
     except Exception as error:  # datasets, hub, pyarrow and fsspec share no base class
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         if on_hub:

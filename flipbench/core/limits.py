@@ -109,7 +109,7 @@ def check_zip(file: Any, limit: Limit, where: object) -> None:
         limit.check(sum(member.file_size for member in archive.infolist()), where)
 
 
-def check_parquet(file: Any, where: object) -> None:
+def check_parquet(file: Any, where: object, *, in_memory: bool = True) -> None:
     """Check what a parquet file says of its rows, cells and bytes.
 
     Parameters
@@ -118,15 +118,18 @@ def check_parquet(file: Any, where: object) -> None:
         An open file, of which only the end has been read.
     where : object
         Its name, for the message.
+    in_memory : bool
+        Whether all of it is held in memory; if not, its bytes are not limited.
 
     Raises
     ------
     DataError
-        If there is more than a table in memory may have.
+        If there is more than a table may have.
     """
     about = file.metadata
     ROWS.check(about.num_rows, where)
     groups = [about.row_group(number) for number in range(about.num_row_groups)]
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
     CELLS.check(sum(column.num_values for column in columns), where)  # those in lists, too
-    TABLE_BYTES.check(sum(group.total_byte_size for group in groups), where)
+    if in_memory:
+        TABLE_BYTES.check(sum(group.total_byte_size for group in groups), where)
