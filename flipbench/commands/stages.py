@@ -27,6 +27,7 @@ from flipbench.commands import (
     command_line,
     finish,
     say,
+    say_error,
     say_next,
 )
 from flipbench.commands.demo import say_gaps
@@ -188,7 +189,7 @@ def contaminate(
                 say(f"{checkpoint.model}  dose {checkpoint.dose}  {checkpoint.path}")
         say(str(result))
     if n := len(result.failures):
-        print(f"{n} plans failed; see failures/ in the run directory", file=sys.stderr)
+        say_error(f"{n} plans failed; see failures/ in the run directory")
         raise typer.Exit(1)
     again = Again(config, overrides, limit)
     if worker is None and assembly.benchmark_folder.exists():
@@ -278,7 +279,7 @@ def _run_study(study: StudyConfig, dry_run: bool, quiet: bool, workers: int) -> 
     failed = population.run_study(study, workers)
     say(f"the study's models and answers: {study.run}")
     for message in failed:
-        print(message, file=sys.stderr)
+        say_error(message)
     if not failed:
         say_next({command_line("validate", study.run): "makes the study's tables"})
     return int(bool(failed))
