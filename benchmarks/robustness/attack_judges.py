@@ -1,0 +1,1 @@
+def attacks(*a, **k): return iter(())

@@ -1,0 +1,2 @@
+def replies(): return iter(())
+redirects=replies
