@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import shutil
 import socket
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -144,6 +145,8 @@ def _configured(
     where = theirs / "config.yaml"
     if artefact == "recipe" and command == "generate":
         command, where = "rebuild", theirs
+    if trust:
+        sys.path.insert(0, str(folder))
     flags = [*(["--dry-run"] if dry else []), *(["--trust"] if trust else [])]
     return (*command.split(), str(where), "-q", *flags)
 

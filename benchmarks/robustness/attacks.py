@@ -82,8 +82,7 @@ def run_attack(attack: Attack, folder: Path) -> list[Harm]:
         os.environ["HOME"] = str(folder)
         words = attack.act(folder)
         if attack.memory:
-            limit = _virtual_bytes() + attack.memory
-            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+            limit_memory(attack.memory)
         status = call(words) if words else 0
         sys.stdout.flush()
         sys.stderr.flush()
@@ -101,9 +100,11 @@ def run_attack(attack: Attack, folder: Path) -> list[Harm]:
     return harms + list(attack.look(folder, ended))
 
 
-def _virtual_bytes() -> int:
-    pages = Path("/proc/self/statm").read_text().split()[0]
-    return int(pages) * resource.getpagesize()
+def limit_memory(n_bytes: int) -> None:
+    """Let this process take ``n_bytes`` more."""
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + n_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 def template(folder: Path) -> None:
