@@ -9,8 +9,28 @@ import os
 import sys
 from collections.abc import Callable
 
+from flipbench.core.streams import (
+    PrintableFormatter,
+    flush_output,
+    open_closed_streams,
+    outlive_readers,
+    print_traceback,
+)
+
+open_closed_streams()  # before an import opens a file
+sys.excepthook = print_traceback  # before typer, which passes errors on to what it finds here
 try:
-    from flipbench.commands import app, benchmarks, cards, demo, detect, models, people, stages
+    from flipbench.commands import (
+        app,
+        benchmarks,
+        cards,
+        demo,
+        detect,
+        models,
+        people,
+        say_error,
+        stages,
+    )
     from flipbench.core.errors import FlipbenchError
     from flipbench.core.workers import is_main
 except KeyboardInterrupt:  # Ctrl-C before `main` can say anything
@@ -25,31 +45,35 @@ def main(commands: Callable[[], object] | None = None) -> None:
     # for other processes: Python's resource tracker counts what killed ones left
     os.environ.setdefault("PYTHONWARNINGS", "ignore:resource_tracker:UserWarning")
     atexit.register(gc.freeze)  # no search for cycles in large libraries: it takes a second
-    level = logging.INFO if sys.stderr.isatty() else logging.WARNING
-    logging.basicConfig(level=level, format="%(message)s", stream=sys.stderr)
+    outlive_readers()
+    logging.basicConfig(level=logging.INFO if sys.stderr.isatty() else logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(PrintableFormatter("%(message)s"))
     for name in ("httpx", "httpx2", "transformers", "datasets", "accelerate", "faiss"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
-        (commands or app)()
+        try:
+            (commands or app)()
+        finally:
+            flush_output()
     except FlipbenchError as error:
         who = "flipbench" if is_main() else f"flipbench (process {os.environ['RANK']})"
-        print(f"{who}: {error}", file=sys.stderr)
+        say_error(f"{who}: {error}")
         raise SystemExit(2) from error
     except OSError as error:
         if error.errno is None:  # a library's own error, such as of a connection
             raise
         place = error.filename2 or error.filename  # of a copy, the file that is written
         where = f"{place}: " if place else ""
-        print(
+        say_error(
             f"flipbench: {where}cannot be read or written ({error.strerror}); finished"
-            " work is safe, run the same command again when this is mended",
-            file=sys.stderr,
+            " work is safe, run the same command again when this is mended"
         )
         raise SystemExit(2) from error
     except (KeyboardInterrupt, SystemExit) as stop:
         if isinstance(stop, SystemExit) and stop.code != 130:  # typer's status for an interrupt
             raise
-        print("flipbench: stopped; the same command continues", file=sys.stderr)
+        say_error("flipbench: stopped; the same command continues")
         raise SystemExit(130) from None
 
 

@@ -44,7 +44,7 @@ def test_make_a_perturbed_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "16 of 16 items edited" in text and "pairs of shapes-vqa kept" in text
     assert (tmp_path / "runs/flipped/filter/reasons.csv").exists()
     assert list((tmp_path / "exported").rglob("*.tsv"))
-    assert "contamination is not detected" in text or "flagged as contaminated" in text
+    assert "a model behaves like a model that was trained on mine" in text
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.ipynb")), ids=lambda path: path.name)

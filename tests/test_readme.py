@@ -58,7 +58,7 @@ def test_another_count_changes_the_table(results: Results) -> None:
 
 
 def test_another_gap_changes_the_table(results: Results) -> None:
-    tests = [gap for gap in results.gaps if gap.rule == "sign" and gap.verdict == "contaminated"]
+    tests = [gap for gap in results.gaps if gap.rule == "mcnemar" and gap.verdict == "contaminated"]
     wrong = tests[0].model_copy(update={"verdict": "not_detected", "p_value": 0.5})
     gaps = tuple(wrong if gap == tests[0] else gap for gap in results.gaps)
     changed = results.model_copy(update={"gaps": gaps})

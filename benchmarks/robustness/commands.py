@@ -68,7 +68,7 @@ class Command:
                 os.dup2(writing, 1)
                 os.dup2(writing, 2)
                 prepare()
-                status = _call(what)
+                status = call(what)
             except BaseException:
                 traceback.print_exc()
             finally:
@@ -101,7 +101,8 @@ class Command:
         os.kill(self.pid, number)
 
 
-def _call(what: Sequence[str] | Callable[[], None]) -> int:
+def call(what: Sequence[str] | Callable[[], None]) -> int:
+    """Call a function, or run a command line, in this process; return the exit status."""
     if callable(what):
         what()
         return 0
@@ -120,7 +121,7 @@ def warm(what: Sequence[str] | Callable[[], None], folder: Path) -> Ended:
     listed = folder / "modules.json"
 
     def named() -> None:
-        status = _call(what)
+        status = call(what)
         listed.write_text(json.dumps(sorted(sys.modules)))
         sys.stdout.flush()
         sys.stderr.flush()

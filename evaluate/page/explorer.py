@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from flipbench.core.files import printable
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Response, Score
 from flipbench.reporting import formats
@@ -99,10 +100,10 @@ def _item(pair: Pair) -> dict[str, Any]:
     original = pair.original
     return {
         "name": original.name,
-        "question": original.question,
-        "options": list(original.options or ()),
+        "question": printable(original.question),
+        "options": [printable(option) for option in original.options or ()],
         "right": [original.answer, pair.perturbed.answer],
-        "answers": [original.answer_text, pair.perturbed.answer_text],
+        "answers": [printable(item.answer_text) for item in (original, pair.perturbed)],
         "category": original.category,
     }
 
@@ -117,7 +118,9 @@ def _replies(
     nothing = (None, None)
     return [
         [
-            [r.choice, [round(x, 2) for x in r.option_log_probs], r.text[:_TEXT]] if r else None
+            [r.choice, [round(x, 2) for x in r.option_log_probs], printable(r.text[:_TEXT])]
+            if r
+            else None
             for r in own.get(pair.original.id, nothing)
         ]
         for pair in pairs

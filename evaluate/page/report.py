@@ -151,7 +151,7 @@ def write_report(data: ReportData, folder: Path) -> Path:
     quadrants = quadrant_section(data.grid, data.scores, folder)
     sections = [*([quadrants] if quadrants else []), *data.sections]
     for section in sections:
-        notes = [*section.notes, *data.engines]
+        notes = [*section.notes, *data.notes]
         _write_markdown(folder / f"{section.key}.md", section.tables, notes)
     explorer = make_explorer(data.benchmark, data.grid, data.scores, data.replies)
     drawn = [*checks.all, *figures, *(f for s in sections for f in s.figures)]

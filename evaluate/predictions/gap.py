@@ -125,6 +125,7 @@ def gap_of_predictions(
     dataset = benchmark or files[0].benchmark or files[0].path.stem
     name = benchmark or " / ".join(dict.fromkeys(f.benchmark or f.path.stem for f in files))
     keys = tuple(map(_key, answered))
+    items = [_item(pair, dataset) for pair in pairs]
     first, second = _conditions(answered)
     comparison = Comparison(
         detector=DETECTOR,
@@ -132,7 +133,7 @@ def gap_of_predictions(
             name, (), ImageStore(files[0].path.parent), exchangeable=exchangeable, keys=keys
         ),
         answers=Answers(model or _model(files), _fingerprint(model, answered), {}),
-        items=[_item(pair, dataset) for pair in answered],
+        items=[item for item, pair in zip(items, pairs, strict=True) if pair.answered],
         first=first,
         second=second,
         n_left_out=len(set(keep) if keep else files[0].predictions) - len(answered),
@@ -152,7 +153,6 @@ def gap_of_predictions(
     if how == "file":
         known["unparsed"] = dict.fromkeys(("original", "perturbed"))
     scores = [score.model_copy(update=known) for score in scores]
-    items = [_item(pair, dataset) for pair in pairs]
     evidence = GapEvidence(
         pairs=Pairs(
             [item.id for item in items],

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special, stats
 
 from flipbench.core.rates import Rate
 from flipbench.core.records import Interval
@@ -108,7 +108,7 @@ def student_factor(n_clusters: int) -> float:
     1.261
     """
     level = 0.5 + LEVEL / 2
-    return float((stats.t.ppf(level, n_clusters - 1) / stats.norm.ppf(level)) ** 2)
+    return float((scipy.stats.t.ppf(level, n_clusters - 1) / scipy.stats.norm.ppf(level)) ** 2)
 
 
 @cache
@@ -126,7 +126,7 @@ def correlation_of_counts(counts: tuple[tuple[int, int], ...]) -> float:
 def _log_likelihood(k: int, n: int) -> Array:
     """Return that of one cluster under the beta-binomial model, by rate and correlation."""
     a, b = _SHARE * (1 - _RHO) / _RHO, (1 - _SHARE) * (1 - _RHO) / _RHO
-    log_beta = special.betaln
+    log_beta = scipy.special.betaln
     return np.asarray(log_beta(k + a, n - k + b) - log_beta(a, b))
 
 
@@ -142,7 +142,7 @@ def correlation_of_values(
     ----------
     values, positive, groups : ndarray, shape (M,)
     """
-    scores = stats.norm.ppf((stats.rankdata(values) - 0.5) / len(values))
+    scores = scipy.stats.norm.ppf((scipy.stats.rankdata(values) - 0.5) / len(values))
     log_det, spread, df = np.zeros(len(_RHO)), np.zeros(len(_RHO)), 0
     for side in (positive, ~positive):
         _, cluster, sizes = np.unique(groups[side], return_inverse=True, return_counts=True)

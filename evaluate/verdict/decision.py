@@ -368,8 +368,8 @@ class _Deliberation:
                         Doubt(
                             f"{k:,} of the {n:,} replies of {replies.model} to {version} are"
                             " unreadable or missing",
-                            "ask for the letter only, or compare likelihoods; run failed"
-                            " questions again",
+                            "read the replies; ask for the letter only, or in the other way"
+                            " (--ask); run failed questions again",
                             "unreadable replies",
                         )
                     ]
@@ -387,8 +387,8 @@ class _Deliberation:
             Doubt(
                 f"{n_unknown:,} replies that cannot be read or are missing decide: if they count"
                 f" {side} the model, {formats.p_equation(p_value)}",
-                "ask again for the replies that are missing, for the letter only where they cannot"
-                " be read, or compare likelihoods",
+                "run the same command again for the replies that are missing; where they cannot be"
+                " read, ask for the letter only, or in the other way (--ask)",
                 "unreadable replies",
             )
         ]

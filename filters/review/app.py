@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import asdict
@@ -11,6 +12,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
@@ -31,6 +33,11 @@ from .view import Viewer
 
 PAGE = Path(__file__).parent / "page"
 MAX_BODY = 64 * 1024 * 1024
+"""Bytes of a file that is imported."""
+
+MAX_JSON = 256 * 1024
+"""Bytes of any other request."""
+
 _BROWSER_FORMATS = {"png", "jpg", "webp", "gif", "bmp"}
 _TYPES = {"css": "text/css", "js": "text/javascript"}
 _POSITION = re.compile(r"[0-9]{1,9}")
@@ -81,6 +88,7 @@ class ReviewApp:
     def __init__(self, ledger: Ledger, images: ImageStore, title: str, blind: bool = False) -> None:
         self.ledger, self.images, self.title, self.blind = ledger, images, title, blind
         self.viewer = Viewer(ledger, blind)
+        self._importing = asyncio.Lock()
         self._refs: dict[str, ImageRef] = {
             ref.sha256: ref for pair in ledger.pairs for ref in pair.pictures
         }
@@ -201,6 +209,12 @@ class ReviewApp:
 
     async def import_file(self, request: Request) -> Response:
         """Import a CSV or Label Studio file."""
+        if self._importing.locked():  # or many bodies would be in memory
+            return _error(503, "another file is being imported; try again in a minute")
+        async with self._importing:
+            return await self._import(request)
+
+    async def _import(self, request: Request) -> Response:
         data = await request.body()
 
         def work() -> dict[str, Any]:
@@ -279,7 +293,12 @@ def make_app(review: ReviewApp, token: str | None = None) -> Starlette:
 
 
 async def _body(request: Request, kind: type[Body]) -> Body:
-    return kind.model_validate_json(await request.body())
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > MAX_JSON:
+            raise HTTPException(413, "the request is too large")
+    return kind.model_validate_json(bytes(data))
 
 
 def _error(status: int, message: str) -> Response:

@@ -68,6 +68,7 @@ def serve_review(
     uvicorn = need("uvicorn", "review")
     need("starlette", "review")
     from .app import ReviewApp, make_app
+    from .bounds import few_messages, server_config
 
     if token is not None and not re.fullmatch(r"[A-Za-z0-9_-]{16,}", token):
         raise ConfigError("a token needs at least 16 characters: letters, digits, '-' and '_'")
@@ -77,20 +78,10 @@ def serve_review(
         ledger = Ledger(run, task.load(run, edit_ids), task)
         title = f"{run.path.name}: {len(ledger.pairs):,} pairs"
         app = make_app(ReviewApp(ledger, run.images, run.path.name, blind), token)
-        config = uvicorn.Config(
-            app,
-            access_log=False,
-            log_level="warning",
-            proxy_headers=False,
-            server_header=False,
-            timeout_graceful_shutdown=2,
-            timeout_keep_alive=75,
-            ws="none",
-        )
         address = _address(host, listener, token)
         print(f"{title}, open {address} (stop with Ctrl+C)", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):  # which is how a review ends
-            uvicorn.Server(config).run(sockets=[listener])
+        with few_messages(), contextlib.suppress(KeyboardInterrupt):  # how a review ends
+            uvicorn.Server(server_config(app)).run(sockets=[listener])
 
 
 def export_verdicts(

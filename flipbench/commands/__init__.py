@@ -24,6 +24,7 @@ import typer
 from typer.core import TyperGroup
 
 from flipbench import __version__
+from flipbench.core.files import printable
 
 if TYPE_CHECKING:
     from flipbench.config.experiment import Config
@@ -173,8 +174,13 @@ def assemble(
 
 def say(text: str) -> int:
     """Print for people; return exit status 0."""
-    print(text)
+    print(printable(text))
     return 0
+
+
+def say_error(text: object) -> None:
+    """Print for people on standard error."""
+    print(printable(str(text)), file=sys.stderr)
 
 
 def say_markdown(text: str) -> int:
@@ -184,7 +190,7 @@ def say_markdown(text: str) -> int:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    Console().print(Markdown(text))
+    Console().print(Markdown(printable(text)))
     return 0
 
 
@@ -201,13 +207,14 @@ def say_aligned(table: Table) -> int:
     for title, rows in table.groups:
         if title:
             columns.add_section()
-            columns.add_row(title, style="bold")
+            columns.add_row(printable(title), style="bold")
         for row in rows:
-            columns.add_row(row.header, *(cell.plain() for cell in row.cells))
+            columns.add_row(*map(printable, (row.header, *(c.plain() for c in row.cells))))
     console = Console() if sys.stdout.isatty() else Console(width=200)
     with console.capture() as captured:
         console.print(columns, markup=False, highlight=False)
-    return say("\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()))
+    print("\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()))
+    return 0
 
 
 def finish(
@@ -217,12 +224,12 @@ def finish(
     failed = 0
     for report in reports:
         if not quiet:
-            print(report, file=sys.stderr)
+            say_error(report)
         failed += getattr(report, "n_failed", 0)
     if failed and quiet:
         raise typer.Exit(1)  # the parent process tries them once more, and tells
     if failed:
-        print(f"{failed} failed; the same command tries them again", file=sys.stderr)
+        say_error(f"{failed} failed; the same command tries them again")
         raise typer.Exit(1)
     if then and not quiet:
         say_next(then)
@@ -232,7 +239,7 @@ def say_next(steps: Mapping[str, str]) -> int:
     """Print the commands that come next, beside the results; return exit status 0."""
     width = max(map(len, steps))
     lines = [f"  {command:{width}}  # {purpose}" for command, purpose in steps.items()]
-    print("\n".join(["Next:", *lines]), file=sys.stderr)
+    say_error("\n".join(["Next:", *lines]))
     return 0
 
 

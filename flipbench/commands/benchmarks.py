@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -26,6 +25,7 @@ from flipbench.commands import (
     command_line,
     finish,
     say,
+    say_error,
     say_next,
 )
 from flipbench.core.errors import ConfigError, LicenceError
@@ -329,7 +329,7 @@ def show(
         redrawn = [candidate.pair(UNJUDGED) for candidate in edited if candidate.is_redrawn]
         if n_same := len(edited) - len(redrawn):
             left_out = f"{n_same} of {len(edited)} edited images, the originals byte for byte"
-            print(f"not shown: {left_out}; --edits shows them", file=sys.stderr)
+            say_error(f"not shown: {left_out}; --edits shows them")
         contact_sheet(PairedBenchmark("", tuple(redrawn), run.images, {}), out, pairs)
     else:
         contact_sheet(assembly.pairs, out, pairs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +20,7 @@ from flipbench.commands import (
     assemble,
     command_line,
     say,
+    say_error,
     say_markdown,
     say_next,
 )
@@ -96,9 +96,9 @@ def _filled(export: Path) -> Path:
 def _say_import(report: ImportReport, run: Path, then: Mapping[str, str]) -> int:
     say(f"{report}, in {run}")
     for problem in report.problems[:_SHOWN]:
-        print(f"left out: {problem}", file=sys.stderr)
+        say_error(f"left out: {problem}")
     if len(report.problems) > _SHOWN:
-        print(f"... and {len(report.problems) - _SHOWN} more", file=sys.stderr)
+        say_error(f"... and {len(report.problems) - _SHOWN} more")
     say_next(then)
     return 1 if report.problems else 0
 

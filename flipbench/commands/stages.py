@@ -27,6 +27,7 @@ from flipbench.commands import (
     command_line,
     finish,
     say,
+    say_error,
     say_next,
 )
 from flipbench.commands.demo import say_gaps
@@ -187,7 +188,7 @@ def contaminate(
                 say(f"{checkpoint.model}  dose {checkpoint.dose}  {checkpoint.path}")
         say(str(result))
     if n := len(result.failures):
-        print(f"{n} plans failed; see failures/ in the run directory", file=sys.stderr)
+        say_error(f"{n} plans failed; see failures/ in the run directory")
         raise typer.Exit(1)
     again = Again(config, overrides, limit)
     if worker is None and assembly.benchmark_folder.exists():

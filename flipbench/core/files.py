@@ -1,4 +1,4 @@
-"""Atomic writes, and text in files that no program may take for a formula or markup.
+"""Atomic writes, and text that no terminal, spreadsheet or page may take for a command.
 
 A file or folder is complete or absent, even if the writer is killed.
 """
@@ -6,6 +6,7 @@ A file or folder is complete or absent, even if the writer is killed.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import uuid
@@ -17,8 +18,21 @@ from flipbench.core.errors import DataError
 PRIVATE = 0o600
 """The permissions of a file that only its user may read."""
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = re.compile(r"\s*[=+\-@＝＋－＠﹢﹣﹦﹫]|[\t\r]")
+"""What a spreadsheet may evaluate: it skips white space, and may read full-width signs as ASCII."""
+
 _NUMBERS = re.compile(r"[+-][\d.,:;%±<>\[\]() –−+/-]*")  # "-0.3 [-0.5, -0.1]": calls nothing
+_STEERING = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and line end, C1
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f"  # directions, line separators
+    "\xad\u034f\u115f\u1160\u180e\u200b\u2060-\u2065\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e007f"
+    "\ud800-\udfff]"  # halves of characters, which no file can hold
+    # joiners shape emoji and the letters of many scripts; elsewhere they only hide
+    "|(?<![^\0-\x7f\u2000-\u206f])[\u200c\u200d]|[\u200c\u200d](?![^\0-\x7f\u2000-\u206f])"
+)
+_ESCAPE = re.compile(
+    r"\\(?=(x[0-9a-f]{2}|u(?!d[89a-f])[0-9a-f]{4}|U00(?:0[0-9a-f]|10)[0-9a-f]{4}))"
+)
 
 
 def write_atomically(path: Path, data: str | bytes, mode: int = 0o666) -> Path:
@@ -119,17 +133,45 @@ def flush_folder(folder: Path) -> None:
         _flush(folder)
 
 
-def spreadsheet_cell(text: str) -> str:
-    """Return a text for a CSV cell: an apostrophe is put before what would be a formula.
+def printable(text: str) -> str:
+    r"""Return a text with what steers a terminal, or hides, written as an escape.
 
-    `plain_cell` takes it away again. Numbers with a sign stay as they are.
+    These are the control characters C0 and C1 (but tab and line end), the ones that set the
+    direction of writing, and those without width.
 
-    >>> [spreadsheet_cell(text) for text in ("=1+1", "-cmd", "-0.5 [-1.0, +2.0]", "a = b")]
-    ["'=1+1", "'-cmd", '-0.5 [-1.0, +2.0]', 'a = b']
+    >>> printable("\x1b[2J caf\xe9 \u202egnp.exe")
+    '\\x1b[2J café \\u202egnp.exe'
     """
-    if text.startswith("'"):
-        return "'" + text if text.lstrip("'").startswith(_FORMULA) else text
-    return "'" + text if text.startswith(_FORMULA) and not _NUMBERS.fullmatch(text) else text
+    return _STEERING.sub(lambda match: _escaped(match[0]), text)
+
+
+def printable_json(text: str) -> str:
+    r"""Return a JSON text that means the same, with such characters as JSON writes them.
+
+    >>> printable_json('{"a": "\x9b2J"}')
+    '{"a": "\\u009b2J"}'
+    """
+    return _STEERING.sub(lambda match: json.dumps(match[0])[1:-1], text)
+
+
+def _escaped(character: str) -> str:
+    n = ord(character)
+    return f"\\x{n:02x}" if n < 0x100 else f"\\u{n:04x}" if n < 0x10000 else f"\\U{n:08x}"
+
+
+def spreadsheet_cell(text: str) -> str:
+    r"""Return a text for a CSV cell that is no formula, and `printable`.
+
+    An apostrophe comes before either; `plain_cell` gives the text back. Numbers with a sign stay as
+    they are.
+
+    >>> [spreadsheet_cell(text) for text in ("=1+1", " ＝cmd", "\x1b[2J", "-0.5 [-1.0, +2.0]")]
+    ["'=1+1", "' ＝cmd", "'\\x1b[2J", '-0.5 [-1.0, +2.0]']
+    """
+    is_formula = _FORMULA.match(text) and not _NUMBERS.fullmatch(text)
+    if not (is_formula or _STEERING.search(text) or _is_guarded(text)):
+        return text
+    return "'" + printable(_ESCAPE.sub(lambda _: _escaped("\\"), text))
 
 
 def plain_cell(text: str) -> str:
@@ -138,18 +180,25 @@ def plain_cell(text: str) -> str:
     >>> plain_cell("'=1+1"), plain_cell("'quoted'")
     ('=1+1', "'quoted'")
     """
-    guarded = text.startswith("'") and text.lstrip("'").startswith(_FORMULA)
-    return text[1:] if guarded else text
+    if not _is_guarded(text):
+        return text
+    return re.sub(_ESCAPE.pattern + r"\1", lambda match: chr(int(match[1][1:], 16)), text[1:])
+
+
+def _is_guarded(text: str) -> bool:
+    if not text.startswith("'"):
+        return False
+    return bool(_FORMULA.match(text.lstrip("'")) or _ESCAPE.search(text))
 
 
 def markdown_text(text: str) -> str:
-    r"""Return a text for a line of Markdown, with what would end a cell or start markup escaped.
+    r"""Return a `printable` text for a line of Markdown, which ends no cell and starts no markup.
 
     >>> markdown_text("a*b |\n<script> p <.001")
     'a\\*b \\| &lt;script> p <.001'
     """
-    text = re.sub(r"([\\|`*])", r"\\\1", " ".join(text.split())).replace("](", "]\\(")
-    return without_html(text)
+    line = printable(" ".join(text.split()))
+    return without_html(re.sub(r"([\\|`*])", r"\\\1", line).replace("](", "]\\("))
 
 
 def without_html(document: str) -> str:

@@ -28,7 +28,13 @@ from pydantic import ValidationError
 
 from flipbench import __version__
 from flipbench.core.errors import DataError, attempt
-from flipbench.core.files import PRIVATE, flush_folder, make_folder, write_atomically
+from flipbench.core.files import (
+    PRIVATE,
+    flush_folder,
+    make_folder,
+    printable_json,
+    write_atomically,
+)
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Edit, Failure, Record
 from flipbench.core.workers import Share, turn
@@ -110,7 +116,7 @@ class Run:
             by_folder.setdefault(record.folder, []).append(record)
         for folder, batch in by_folder.items():
             key = os.getpid(), folder  # a forked process must not write to its parent's shard
-            lines = "".join(record.model_dump_json() + "\n" for record in batch)
+            lines = printable_json("".join(record.model_dump_json() + "\n" for record in batch))
             try:
                 if key not in self._shards:
                     mode = PRIVATE if batch[0].private else 0o666

@@ -5,7 +5,7 @@ transformers, diffusers and peft draw missing tensors at random and pass over ot
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -157,6 +157,5 @@ def weight_file(where: str | Path) -> str:
     folder = Path(where)
     if not folder.is_dir():
         return str(where)
-    files: Iterable[Path] = folder.glob(_INDEX)
-    found = [*files] or [*folder.glob("*.safetensors")]
-    return str(found[0] if len(found) == 1 else folder)
+    files = [*folder.glob(_INDEX)] or [*folder.glob("*.safetensors")]
+    return str(files[0] if len(files) == 1 else folder)

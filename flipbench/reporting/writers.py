@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flipbench.core.files import markdown_text, spreadsheet_cell, write_atomically
+from flipbench.core.files import markdown_text, printable, spreadsheet_cell, write_atomically
 from flipbench.reporting.tables import Column, Table
 
 _LATEX = {
@@ -138,4 +138,6 @@ def _tex_line(cells: list[str]) -> str:
 
 
 def _tex(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in " ".join(text.split()))
+    return "".join(
+        _LATEX.get(character, character) for character in printable(" ".join(text.split()))
+    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 
 import typer
 
@@ -17,6 +16,7 @@ from flipbench.commands import (
     Workers,
     command_line,
     say,
+    say_error,
     say_next,
 )
 from studies.population import settings
@@ -44,7 +44,7 @@ def run_population(
     failed = population.run_study(study, workers)
     say(f"the study's models and answers: {study.run}")
     for message in failed:
-        print(message, file=sys.stderr)
+        say_error(message)
     if failed:
         raise typer.Exit(1)
     say_next({command_line("validate", study.run): "makes the study's tables"})

@@ -135,7 +135,7 @@ def test_evaluate_asks_if_so_configured_and_writes_a_section(
     settings: dict[str, Any] = {
         "run": "r",
         "benchmark": {"format": "shapes"},
-        "models": {"tiny": {"path": "shapes:llava"}},
+        "models": {"tiny": {"path": "shapes:qwen2_vl"}},
         "evaluate": {"detectors": [GAP]},
     }
     config = tmp_path / "c.yaml"

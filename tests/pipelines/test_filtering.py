@@ -85,7 +85,7 @@ def test_a_finished_run_needs_no_key(
     monkeypatch.delenv("OPENAI_API_KEY")
     again = flipbench("filter", config, "-q")
     assert (again.status, again.out) == (0, first.out), again.err
-    rebuilt = flipbench("rebuild", recipe, "-q")
+    rebuilt = flipbench("rebuild", recipe, "-q", "--trust")
     assert rebuilt.status == 0, rebuilt.err
     assert f"{N}/{N} images are identical" in rebuilt.out
     assert names(recipe) == names(config.parent / "runs" / "x") and len(server.chats()) == n_asked
@@ -179,10 +179,10 @@ def test_a_kept_list_rebuilds_its_pairs_from_a_recipe(
     listed = write_list(config.parent / "listed.csv", every[1:3])
     monkeypatch.delenv("OPENAI_API_KEY")
     strange = write_list(config.parent / "strange.csv", [every[0] | {"item_id": "f" * 24}])
-    wrong = flipbench("rebuild", recipe, "--kept", strange, "-q")
+    wrong = flipbench("rebuild", recipe, "--kept", strange, "-q", "--trust")
     assert wrong.status == 2 and "is not in this benchmark" in wrong.err
     assert not Run(recipe).ids(Edit), "nothing is drawn for a list that does not fit"
-    result = flipbench("rebuild", recipe, "--kept", listed, "-q")
+    result = flipbench("rebuild", recipe, "--kept", listed, "-q", "--trust")
     assert result.status == 0, result.err
     assert names(recipe) == [row["item"] for row in every[1:3]]
     drawn = {edit.image.sha256 for edit in Run(recipe).read(Edit)}
@@ -214,7 +214,7 @@ def test_cards_and_recipes_count_people_and_do_not_name_them(
     assert not any(b"Example" in path.read_bytes() for path in files)
     (recipe,) = (config.parent / "out").glob("*recipe*")
     assert verdicts(recipe).keys() == {name, "reviewer 1", "reviewer 2"}
-    assert flipbench("rebuild", recipe, "-q").status == 0
+    assert flipbench("rebuild", recipe, "-q", "--trust").status == 0
     assert names(recipe) == names(folder)
 
 

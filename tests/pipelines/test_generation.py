@@ -40,6 +40,9 @@ COMPLETE = sorted(
 Flipbench = Callable[..., tuple[int, str, str]]
 
 
+ROOT = Path(__file__).parents[2]
+
+
 @pytest.fixture
 def flipbench(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Flipbench:
     def run(*arguments: str | Path) -> tuple[int, str, str]:
@@ -135,8 +138,13 @@ def test_two_workers_share_captions_and_pictures_of_models_on_this_machine(
 
 
 def test_workers_share_pictures_and_ask_no_server(
-    flipbench: Flipbench, tiny: list[str], server: OpenAIServer, tmp_path: Path
+    flipbench: Flipbench,
+    tiny: list[str],
+    server: OpenAIServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # the workers' too: the plug-in is not installed
     editor = "generate.editor={kind: python, target: 'examples.plugins.editor:BannerEditor'}"
     quick = [*tiny, editor, "-q"]
     assert flipbench("generate", *quick, "--worker", "0/2")[0] == 0

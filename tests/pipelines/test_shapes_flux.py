@@ -58,8 +58,8 @@ def test_a_judge_that_is_told_the_answer_is_held_against_the_pixels(
         verdicts[verdict.rater_kind].append(verdict)
     assert len(verdicts["oracle"]) == len(verdicts["judge"]) == len(asked) == N
     for flip in Run(run).read(Flip):
-        told = f"meant to be right: {flip.new_text}"
-        assert any(told in text for text in asked)
+        told = f"<answer>\\n> {flip.new_text}"
+        assert any(told in text for text in asked), asked[0]
     n_right = sum(verdict.decision == "keep" for verdict in verdicts["oracle"])
     assert result.status == 0
     assert f"({n_right}/{N})" in result.out, "precision: what the oracle keeps of all"

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flipbench.core.errors import DataError, attempt
-from flipbench.core.files import write_atomically
+from flipbench.core.files import printable_json, write_atomically
 from flipbench.core.images import decode
 from flipbench.core.stage import progress_bar
 from flipbench.core.workers import Share
@@ -127,7 +127,7 @@ def _finish(folder: Path, manifest: Entry) -> Embeddings:
     for left in folder.glob(".*"):
         left.unlink(missing_ok=True)
     lines = [json.dumps(failure, ensure_ascii=False) + "\n" for failure in opened.failures]
-    write_atomically(folder / FAILURES, "".join(lines))
+    write_atomically(folder / FAILURES, printable_json("".join(lines)))
     counts = {
         "n": opened.n,
         "n_pictures": opened.n_pictures,

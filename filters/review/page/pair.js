@@ -4,16 +4,21 @@ const $ = (id) => document.getElementById(id);
 const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 const { labels } = JSON.parse($("settings").textContent);
 
+// what would turn a line around, or hide in it, as `flipbench.core.files.printable` writes it
+const STEERING = /[\0-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g;
+const escape = (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, "0")}`;
+export const printable = (text) => text.replace(STEERING, escape);
+
 export function element(name, text = "", className = "") {
   const node = document.createElement(name);
-  node.textContent = text;
+  node.textContent = printable(text);
   if (className) node.className = className;
   return node;
 }
 
 export function draw(pair, onAnswer) {
-  $("item").textContent = [pair.item, pair.category, pair.place].filter(Boolean).join(" · ");
-  $("question").textContent = pair.question;
+  $("item").textContent = printable([pair.item, pair.category, pair.place].filter(Boolean).join(" · "));
+  $("question").textContent = printable(pair.question);
   $("options").replaceChildren(...(pair.hidden ? choices(pair, onAnswer) : answers(pair)));
   $("free").hidden = !(pair.hidden && !pair.options.length);
   $("free-text").value = "";
@@ -21,10 +26,10 @@ export function draw(pair, onAnswer) {
   $("blind-hint").hidden = !pair.hidden;
   document.querySelector(".decide").classList.toggle("hidden-answer", pair.hidden);
   $("details").hidden = $("others").hidden = pair.hidden;
-  $("given").textContent = pair.hidden ? "" : ownVerdict(pair);
+  $("given").textContent = pair.hidden ? "" : printable(ownVerdict(pair));
   $("note").value = pair.mine?.note ?? "";
   if (pair.hidden) return;
-  $("details").querySelector("p").textContent = pair.details;
+  $("details").querySelector("p").textContent = printable(pair.details);
   $("others").querySelector("ul").replaceChildren(...pair.others.map(otherVerdict));
   $("others").hidden = !pair.others.length;
 }
@@ -92,6 +97,6 @@ function otherVerdict(verdict) {
   const node = element("li");
   node.append(element("b", verdict.rater), ` (${verdict.kind}): ${verdict.decision}`);
   const why = [verdict.reason, verdict.note].filter(Boolean).join(": ");
-  if (why) node.append(`, ${why}`);
+  if (why) node.append(`, ${printable(why)}`);
   return node;
 }

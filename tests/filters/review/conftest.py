@@ -20,6 +20,7 @@ import uvicorn
 from flipbench.core.records import Adjudication, Verdict
 from flipbench.core.run import Run
 from flipbench.filters.review.app import ReviewApp, make_app
+from flipbench.filters.review.bounds import server_config
 from flipbench.filters.review.ledger import Ledger
 from flipbench.filters.review.pairs import REVIEW
 from flipbench.filters.review.task import Task
@@ -75,8 +76,7 @@ def serve(discs: Path, flagged: Path, tmp_path: Path) -> Iterator[Callable[..., 
         def up(bound: socket.socket | None = None) -> None:
             ledger = Ledger(run, task.load(run, None), task)
             app = make_app(ReviewApp(ledger, run.images, source.name, blind), token)
-            config = uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1)
-            server = uvicorn.Server(config)
+            server = uvicorn.Server(server_config(app, timeout_graceful_shutdown=1))
             sock = bound or socket.create_server(("127.0.0.1", port))
             thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
             thread.start()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import io
 import json
+import logging
 import os
 import re
 import shutil
@@ -13,6 +15,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +28,7 @@ from PIL import Image
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Caption, Edit, Flip, Item, Source, Verdict
 from flipbench.core.run import Run
+from flipbench.filters.review import app, bounds
 from flipbench.filters.review.ledger import Ledger
 from flipbench.filters.review.pairs import edited_pairs
 from flipbench.filters.review.serve import import_verdicts, serve_review
@@ -397,3 +401,54 @@ def test_no_verdict_is_acknowledged_on_a_full_disk(discs: Path, tmp_path: Path) 
         ledger.decide("anna", 1, "keep")
     assert ledger.queue("anna", "undecided")[0] == 1
     assert ledger.counts("anna") == {"keep": 1, "reject": 0, "unsure": 0}
+
+
+@pytest.mark.parametrize("start", ["GET / HTTP/1.1\r\nX-a: ", "POST /api/undo HTTP/1.1\r\n", ""])
+def test_half_sent_requests_neither_block_a_review_nor_stay(
+    start: str, serve: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with complete headers and a body that never ends, and where nothing is sent."""
+    monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(bounds, "HEADER_SECONDS", 0.5)
+    monkeypatch.setattr(bounds, "BODY_SECONDS", 0.5)
+    address = serve().address
+    port = urlsplit(address).port
+    if start.startswith("POST"):
+        start += f"Host: localhost:{port}\r\nContent-Length: 9999\r\n\r\n{{"
+    with contextlib.ExitStack() as stack:
+        slow = []
+        for _ in range(30):
+            slow.append(stack.enter_context(socket.create_connection(("127.0.0.1", port))))
+            slow[-1].sendall(start.encode())
+        assert Client(address).get("/api/queue?reviewer=anna")[0] == 200
+        until = time.monotonic() + 20
+        for client in slow:  # a byte now and then postpones nothing
+            client.settimeout(0.02)
+            while time.monotonic() < until:
+                with contextlib.suppress(TimeoutError):
+                    try:
+                        client.sendall(b"a" if start else b"")
+                        if not client.recv(100):
+                            break
+                    except ConnectionError:
+                        break
+        assert time.monotonic() < until
+        assert Client(address).get("/api/queue?reviewer=anna")[0] == 200
+
+
+def test_large_requests_are_refused(client: Client) -> None:
+    assert client.ask("/api/undo", b'{"reviewer": "' + b"a" * app.MAX_JSON + b'"}')[0] == 413
+    with contextlib.suppress(ConnectionError):  # or it hangs up while they are sent
+        assert client.get("/", X_a="a" * 2_000_000)[0] == 400
+
+
+def test_errors_of_clients_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
+    now = 0.0
+    with bounds.few_messages(lambda: now):
+        for _ in range(1000):
+            logging.getLogger("asyncio").error("no descriptors", exc_info=OSError(24, "x"))
+        assert len(caplog.records) == 10
+        assert "left out" in caplog.messages[-1]
+        now = 61.0
+        logging.getLogger("uvicorn.error").error("later")
+    assert caplog.messages[-1] == "later"

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from flipbench.config.local_models import ModelConfig
-from flipbench.core.errors import DataError, PrerequisiteError
+from flipbench.core.errors import DataError, PrerequisiteError, attempt
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, Response
+from flipbench.models.loading_report import load_pretrained
 from flipbench.models.vlm.checkpoints import check_files, resolve_path
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.loading import check_weights, load_model
@@ -305,3 +307,14 @@ def test_a_missing_pad_token_and_a_template_in_the_tokenizer_s_file_are_no_obsta
     for there, here in zip(vlm.ask(probes, shapes_store), expected, strict=True):
         assert isinstance(there, Response) and isinstance(here, Response)
         assert there.option_log_probs == pytest.approx(here.option_log_probs, abs=1e-3)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_tied_head_that_an_encoder_does_not_use_is_no_loss(tied: bool) -> None:
+    """A text encoder may be stored with the whole model's head, a copy of the embeddings."""
+    model = SimpleNamespace(config=SimpleNamespace(tie_word_embeddings=tied))
+    info = {"unexpected_keys": {"lm_head.weight"}, "missing_keys": set(), "mismatched_keys": set()}
+    cls = SimpleNamespace(from_pretrained=lambda *_, **__: (model, info))
+    refused = attempt(load_pretrained, cls, "folder", "text_encoder")
+    assert (refused is model) is tied
+    assert isinstance(refused, DataError) is not tied
