@@ -237,7 +237,7 @@ def _held(base: Path, attack: Callable[[int], Sockets], folder: Path) -> None:
         page.wait(5)
     text = page.text.decode(errors="replace")
     if "Traceback" in text:
-        harm("traceback", gist(text))
+        harm("traceback", gist(text)); open("/tmp/robust/page.log","w").write(text)
     if len(text) - before > MOST_LOGGED:
         harm("hung", f"{len(text):,} bytes of messages")
     if _RAW_BYTES.search(text):
