@@ -10,6 +10,7 @@ from pathlib import Path
 from flipbench.core.errors import DataError
 from flipbench.core.files import plain_cell
 from flipbench.core.images import ImageStore
+from flipbench.core.limits import bounded_lines
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Item
 
@@ -52,7 +53,7 @@ def read_kept(path: Path) -> list[KeptRow]:
         with path.open(newline="", encoding="utf-8") as file:
             rows = [
                 {key: plain_cell(cell or "") for key, cell in row.items() if key is not None}
-                for row in csv.DictReader(file)
+                for row in csv.DictReader(bounded_lines(file, path))
             ]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path}: cannot be read as a kept list ({error})") from error

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from PIL import Image
 from torch import nn
 from transformers.utils import is_torchvision_available
 
 from flipbench.core.errors import ConfigError
+from flipbench.core.images import open_image
 from flipbench.core.records import TrainingPlan
 from flipbench.models.vlm.checkpoints import base_of, resolve_path
 from flipbench.models.vlm.processors import load_processor, padded
@@ -189,7 +189,7 @@ def _write_dataset(rows: Sequence[dict[str, Any]], folder: Path, copied_for: Any
 
 def _copy(file: str, folder: Path, image_processor: Any) -> str:
     """Copy an image, padded if the processor pads; return the copy's name."""
-    with Image.open(file) as picture:
+    with open_image(file) as picture:
         if (square := padded(picture, image_processor)) is not picture:
             square.save(folder / (name := f"{Path(file).stem}.png"))
             return name

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
+from flipbench.core.images import open_image
 
 from ..checks.check import render_example
 from ..data.examples import Example, Message, distinct_examples
@@ -211,7 +210,7 @@ def token_ids(example: Example, processor: Any, template: Template) -> tuple[lis
     The prompt's tokens come from our own processor.
     """
     tokenizer = getattr(processor, "tokenizer", processor)
-    images = [Image.open(file).convert("RGB") for file in example.images] or None
+    images = [open_image(file).convert("RGB") for file in example.images] or None
     prompt, _ = render_example(example, processor)
     prompt_ids = processor(images=images, text=[prompt], add_special_tokens=False)["input_ids"][0]
     _, target = _render(row(example, template), template, "", tokenizer.eos_token)

@@ -6,9 +6,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from PIL import Image
-
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError
+from flipbench.core.images import open_image
 from flipbench.models.vlm.conversation import has_first_token
 
 from ..data.examples import Epoch, Example, distinct_examples
@@ -145,7 +144,7 @@ def _most_image_tokens(examples: Sequence[Example], processor: Any, n_sizes: int
     """Measure the tokens of the examples' images of the largest ``n_sizes`` sizes."""
     files: dict[tuple[int, int], str] = {}
     for file in dict.fromkeys(file for example in examples for file in example.images):
-        with Image.open(file) as image:
+        with open_image(file) as image:
             files.setdefault(image.size, file)
     chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?"}]}]
     text = processor.apply_chat_template(chat, tokenize=False)
@@ -156,7 +155,7 @@ def _most_image_tokens(examples: Sequence[Example], processor: Any, n_sizes: int
 
 def n_tokens(text: str, files: Sequence[str], processor: Any, special: bool = False) -> int:
     """Return the number of tokens of a rendered text and its images."""
-    images = [[Image.open(file).convert("RGB") for file in files]] if files else None
+    images = [[open_image(file).convert("RGB") for file in files]] if files else None
     batch = processor(text=[text], images=images, add_special_tokens=special)
     return len(batch["input_ids"][0])
 

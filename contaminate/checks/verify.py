@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
 from scipy import stats
 
+from flipbench.core.images import open_image
 from flipbench.core.records import Response
 from flipbench.core.stage import StageOptions
 from flipbench.models.engine import answers_of, ask
@@ -193,7 +193,7 @@ def training_facts(job: TrainingJob, examples: Sequence[Example], processor: Any
     own = examples.items if isinstance(examples, Epoch) else examples  # a corpus may be huge
     sizes = []
     for file in sorted({file for example in own for file in example.images}):
-        with Image.open(file) as image:
+        with open_image(file) as image:
             sizes.append(image.size)
     warning = crop_warning(processor, job.plan.model, sizes)
     return {

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from flipbench.core.errors import DataError
+from flipbench.core.limits import bounded_lines
 
 _PIECE = 1 << 20  # bytes read at a time
 _LONGEST = 1 << 26  # characters of a row
@@ -88,7 +89,7 @@ def _line_rows(path: Path) -> tuple[Places, str]:
     places = Places(array("Q"), array("Q"), array("Q"), False)
     sha256, start = hashlib.sha256(), 0
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(bounded_lines(file, path), 1):
             sha256.update(line)
             if line.strip():
                 line.decode()

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 
 from flipbench.core.errors import need
+from flipbench.core.images import open_image
 from flipbench.core.records import TrainingPlan
 from flipbench.models.footprint import Footprint
 
@@ -99,7 +99,7 @@ def longest_example(examples: Sequence[Example], processor: Any) -> Example:
     """Return the example with the most tokens among those of the largest pictures and texts."""
     sizes: dict[str, int] = {}
     for file in {file for example in examples for file in example.images}:
-        with Image.open(file) as image:
+        with open_image(file) as image:
             sizes[file] = image.width * image.height
     texts = ["".join(render_example(example, processor)) for example in examples]
     rows = range(len(examples))

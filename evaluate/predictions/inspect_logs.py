@@ -8,6 +8,7 @@ from typing import Any
 
 from flipbench.benchmarks.tables import check_file
 from flipbench.core.errors import DataError, nearest, need
+from flipbench.core.limits import TABLE_BYTES, check_zip
 from flipbench.prompting.prompts import LETTERS
 
 from .prediction import Prediction, PredictionFile, id_text, truth
@@ -31,7 +32,10 @@ def read_eval(path: Path) -> dict[str, Any]:
     check_file(path)
     log = need("inspect_ai.log", "inspect")
     try:
+        check_zip(path, TABLE_BYTES, path)
         content: dict[str, Any] = log.read_eval_log(str(path)).model_dump(mode="json")
+    except DataError:
+        raise
     except Exception as error:  # whatever it raises, the file is unreadable
         raise DataError(f"{path}: not an Inspect log ({error}); convert it to .json") from error
     return content

@@ -13,6 +13,17 @@ from typing import Any
 from flipbench.benchmarks.tables import check_file, not_utf8, parse_json
 from flipbench.benchmarks.tsv import wide_cells
 from flipbench.core.errors import DataError, need
+from flipbench.core.limits import (
+    CELLS,
+    FILE_BYTES,
+    ROWS,
+    TABLE_BYTES,
+    bounded_lines,
+    check_parquet,
+    check_zip,
+)
+
+_BATCH = 256  # rows of a parquet file that are unpacked at a time
 
 
 @dataclass(frozen=True)
@@ -43,10 +54,22 @@ def read_rows(path: Path) -> list[TableRow]:
         )
     if suffix not in _READERS:
         raise DataError(f"{path}: give an .xlsx, .tsv, .csv, .json, .jsonl, .parquet or .eval file")
-    rows = list(_READERS[suffix](path))
+    rows = list(_bounded(path, _READERS[suffix](path)))
     if not rows:
         raise DataError(f"{path}: there are no rows; write the predictions again")
     return rows
+
+
+def _bounded(path: Path, rows: Iterator[TableRow]) -> Iterator[TableRow]:
+    """Yield the rows until there are more of them, of their cells or characters than allowed."""
+    n_rows = n_cells = n_bytes = 0
+    for row in rows:
+        n_rows += 1
+        n_cells += len(row.cells)
+        n_bytes += sum(len(cell) for cell in row.cells.values() if isinstance(cell, str | bytes))
+        for limit, n in ((ROWS, n_rows), (CELLS, n_cells), (TABLE_BYTES, n_bytes)):
+            limit.check(n, path)
+        yield row
 
 
 def read_json(path: Path) -> Any:
@@ -66,8 +89,9 @@ def utf8_text(path: Path) -> str:
     Raises
     ------
     DataError
-        If it is not UTF-8.
+        If it is not UTF-8, or too large to be read as a whole.
     """
+    FILE_BYTES.check(path.stat().st_size, path)
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -89,7 +113,7 @@ def _delimited(path: Path) -> Iterator[TableRow]:
     delimiter = "\t" if path.suffix.lower() == ".tsv" else ","
     try:
         with wide_cells(), path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, delimiter=delimiter, strict=True)
+            reader = csv.reader(bounded_lines(file, path), delimiter=delimiter, strict=True)
             header = next(reader, [])
             _check_header(path, header)
             line = reader.line_num + 1
@@ -117,7 +141,9 @@ def _xlsx(path: Path) -> Iterator[TableRow]:
     is missing or not the reply.
     """
     openpyxl = need("openpyxl", "predictions")
+    n_cells = 0
     try:
+        check_zip(path, FILE_BYTES, path)  # its texts take twice as much in memory
         with contextlib.closing(openpyxl.load_workbook(path, read_only=True)) as book:
             if not book.worksheets:
                 raise DataError(f"{path}: the workbook has no sheet of cells; write it again")
@@ -125,6 +151,8 @@ def _xlsx(path: Path) -> Iterator[TableRow]:
             header = ["" if cell is None else str(cell) for cell in next(sheet, ())]
             _check_header(path, header)
             for number, values in enumerate(sheet, 2):
+                n_cells += len(values)  # blank rows, too
+                CELLS.check(n_cells, path)
                 if any(value is not None for value in values):
                     yield TableRow(
                         f"{path.name}, row {number}", dict(zip(header, values, strict=False))
@@ -151,26 +179,36 @@ def _json(path: Path) -> Iterator[TableRow]:
 
 
 def _jsonl(path: Path) -> Iterator[TableRow]:
-    for number, line in enumerate(utf8_text(path).split("\n"), 1):
-        if not line.strip():
-            continue
-        row = _parsed(line, path, number)
-        if not isinstance(row, dict):
-            raise DataError(f"{path}, line {number}: not an object; write one prediction per line")
-        yield TableRow(f"{path.name}, line {number}", row)
+    try:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            for number, line in enumerate(bounded_lines(file, path), 1):
+                if not line.strip():
+                    continue
+                row = _parsed(line, path, number)
+                if not isinstance(row, dict):
+                    problem = "not an object; write one prediction per line"
+                    raise DataError(f"{path}, line {number}: {problem}")
+                yield TableRow(f"{path.name}, line {number}", row)
+    except UnicodeDecodeError as error:
+        raise not_utf8(path) from error
 
 
 def _parquet(path: Path) -> Iterator[TableRow]:
     import pyarrow
     import pyarrow.parquet
 
+    number = 0
     try:
-        table = pyarrow.parquet.read_table(path)
+        with pyarrow.parquet.ParquetFile(path) as file:
+            check_parquet(file, path)
+            for batch in file.iter_batches(_BATCH):
+                TABLE_BYTES.check(batch.nbytes, path)  # a dictionary's texts, written out
+                for cells in batch.to_pylist():
+                    number += 1
+                    yield TableRow(f"{path.name}, row {number}", cells)
     except (pyarrow.ArrowException, OSError) as error:
         reason = " ".join(str(error).split())[:200]
         raise DataError(f"{path}: not a parquet file ({reason}); write it again") from error
-    for number, cells in enumerate(table.to_pylist(), 1):
-        yield TableRow(f"{path.name}, row {number}", cells)
 
 
 def _check_header(path: Path, header: list[str]) -> None:

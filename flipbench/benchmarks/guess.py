@@ -25,6 +25,7 @@ from flipbench.benchmarks.specs import (
 from flipbench.benchmarks.tables import check_columns, check_file
 from flipbench.benchmarks.tsv import MAX_REFERENCE, open_tsv
 from flipbench.core.errors import DataError
+from flipbench.core.limits import check_parquet
 from flipbench.prompting.prompts import LETTERS
 
 _N_ROWS = 20
@@ -123,6 +124,7 @@ def _guess_parquet(path: Path) -> Guess:
 
     try:
         file = pyarrow.parquet.ParquetFile(path)
+        check_parquet(file, path, in_memory=False)
         batch = next(file.iter_batches(batch_size=_N_ROWS), None)
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: not a parquet file ({error}); download it again") from error

@@ -5,7 +5,6 @@ The ``datasets`` library reads them, JSON files excepted, whose types it would g
 
 from __future__ import annotations
 
-import ast
 import glob
 import itertools
 import math
@@ -26,9 +25,10 @@ from flipbench.benchmarks.jsonl import item_of_record, json_rows
 from flipbench.benchmarks.question_text import split_question
 from flipbench.benchmarks.report import Benchmark, Collector, Oddity, RowError, RowPlace
 from flipbench.benchmarks.specs import ColumnMapping, HuggingFaceSpec, Layout
-from flipbench.benchmarks.tables import check_columns, check_file, option_columns
+from flipbench.benchmarks.tables import check_columns, check_file, option_columns, parse_literal
 from flipbench.core.errors import DataError, ServiceError, nearest
 from flipbench.core.images import ImageStore
+from flipbench.core.limits import check_parquet
 from flipbench.core.records import ImageRef, JsonDict, Source
 from flipbench.prompting.prompts import LETTERS
 
@@ -169,6 +169,7 @@ def _open(spec: HuggingFaceSpec) -> _Table:
     if local.suffix.lower() in (".json", ".jsonl") and not local.is_dir():
         return _open_json(local, spec.split)
     import datasets
+    from pyarrow import parquet
 
     pattern = sorted(glob.glob(spec.path)) if glob.has_magic(spec.path) else []
     on_hub = not pattern and not local.exists()
@@ -182,6 +183,9 @@ def _open(spec: HuggingFaceSpec) -> _Table:
         )
     try:
         if files:
+            for file in files:
+                with parquet.ParquetFile(file) as checked:
+                    check_parquet(checked, file, in_memory=False)
             opened = datasets.load_dataset(
                 "parquet", data_files={spec.split or "train": files}, streaming=True
             )
@@ -191,6 +195,8 @@ def _open(spec: HuggingFaceSpec) -> _Table:
             opened = datasets.load_dataset(spec.path, revision=spec.revision or None, **options)
         else:
             opened = datasets.load_dataset(spec.path, **options)
+    except DataError:
+        raise
     except Exception as error:  # datasets, hub, pyarrow and fsspec share no base class
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         if on_hub:
@@ -247,8 +253,8 @@ def _options(cells: JsonDict, layout: Layout, columns: list[str]) -> tuple[tuple
     value = cells[columns[0]]
     if isinstance(value, str) and value.strip():
         try:
-            value = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            value = parse_literal(value.strip())
+        except ValueError:
             value = 0
     if value is None or value == "":
         return ()

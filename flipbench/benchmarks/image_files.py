@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import base64
 import binascii
 import os
@@ -13,7 +12,8 @@ from os.path import commonprefix
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 
 from flipbench.benchmarks.report import Collector, Oddity, RowError, RowPlace
-from flipbench.core.confined import MAX_BYTES, UnsafePathError, read_confined
+from flipbench.benchmarks.tables import parse_literal
+from flipbench.core.confined import UnsafePathError, read_confined
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
@@ -37,8 +37,8 @@ def split_cell(cell: str) -> list[str]:
     if not (text.startswith("[") and text.endswith("]")):
         return [text] if text else []
     try:
-        members = ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        members = parse_literal(text)
+    except ValueError:
         members = None
     if not isinstance(members, list) or not all(isinstance(m, str | int) for m in members):
         what = f"{text[:60]!r} is not a list of texts"
@@ -93,9 +93,7 @@ class ImageFolder:
         """
         try:
             path = self._locate(name, row)
-            data = read_confined(
-                path.absolute(), self.root, max_bytes=MAX_BYTES, name=name, setting="image_root"
-            )
+            data = read_confined(path.absolute(), self.root, name=name, setting="image_root")
         except UnsafePathError as error:
             raise RowError("image", f"the image {error.problem}", error.remedy) from error
         except FileNotFoundError as error:

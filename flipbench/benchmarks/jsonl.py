@@ -13,6 +13,7 @@ from flipbench.benchmarks.specs import JsonlSpec
 from flipbench.benchmarks.tables import check_file, not_utf8, parse_json
 from flipbench.core.errors import DataError, nearest, shorten
 from flipbench.core.images import ImageStore
+from flipbench.core.limits import FILE_BYTES, bounded_lines
 from flipbench.core.records import ImageRef, Item, JsonDict, Source
 from flipbench.prompting.prompts import LETTERS
 
@@ -53,7 +54,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, Any]]:
         If a line is not UTF-8.
     """
     with path.open("rb") as file:
-        for number, line in enumerate(file, 1):
+        for number, line in enumerate(bounded_lines(file, path), 1):
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
@@ -85,6 +86,7 @@ def json_rows(path: Path) -> Iterator[JsonDict]:
 
 def _members(path: Path) -> Iterator[tuple[str, Any]]:
     if path.suffix.lower() == ".json":
+        FILE_BYTES.check(path.stat().st_size, path)
         try:
             whole = parse_json(path.read_text("utf-8-sig"))
         except UnicodeDecodeError as error:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pydantic import ValidationError
 
 from flipbench.core.errors import DataError
+from flipbench.core.limits import ROWS
 from flipbench.core.records import Item
 
 ANSWER_TEXT = "answer_text"
@@ -186,6 +187,7 @@ class Collector:
     def row(self, row: RowPlace) -> Iterator[None]:
         """Count a row; an error inside the block becomes its fatal problem."""
         self.n_rows += 1
+        ROWS.check(self.n_rows, self.name)
         try:
             yield
         except RowError as error:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import csv
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from flipbench.core.errors import DataError, nearest
 from flipbench.core.files import plain_cell
+from flipbench.core.limits import CELLS, ROWS, bounded_lines
 from flipbench.prompting.prompts import LETTERS
 
 
@@ -19,12 +22,13 @@ def check_file(path: Path) -> None:
     Raises
     ------
     DataError
-        If ``path`` is missing, a folder, or empty.
+        If ``path`` is missing, a folder or another special file, or empty.
     """
     if path.is_dir():
         raise DataError(f"{path}: is a folder; give a file in it")
     if not path.is_file():
-        raise DataError(f"{path}: no such file; fix the path")
+        kind = "not a regular file" if path.exists() else "no such file"
+        raise DataError(f"{path}: {kind}; fix the path")
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty; download it again")
 
@@ -99,6 +103,37 @@ def parse_json(text: str | bytes) -> Any:
         raise
 
 
+_QUOTED = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*"|['"].*""", re.DOTALL)
+_ATOM = r"(?:None|True|False|-?\d{1,18}(?:\.\d{0,18})?)?"
+_FLAT = re.compile(rf"[\[({{](?:{_ATOM}[\s,:])*{_ATOM}[\])}}]")
+
+
+def parse_literal(text: str) -> Any:
+    """Return a flat list, tuple or dict of texts and numbers in Python's notation.
+
+    Raises
+    ------
+    ValueError
+        If it is anything else. Python's parser can end the process, or take for ever, on deep
+        expressions and long numbers, so it is not asked about them.
+
+    Examples
+    --------
+    >>> parse_literal("['a', 2, None]"), parse_literal("{'A': '(b)'}")
+    (['a', 2, None], {'A': '(b)'})
+    >>> parse_literal("[" + "-" * 3000 + "1]")
+    Traceback (most recent call last):
+    ...
+    ValueError: not a flat list
+    """
+    if not _FLAT.fullmatch(_QUOTED.sub("", text)):
+        raise ValueError("not a flat list")
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError("not a flat list") from error
+
+
 NumberedRow = tuple[int, Mapping[str, str]]
 
 
@@ -114,8 +149,12 @@ def numbered_rows(path: Path) -> tuple[list[str], list[NumberedRow]]:
     check_file(path)
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file, strict=True)
-            rows: list[NumberedRow] = [(reader.line_num, row) for row in reader]
+            reader = csv.DictReader(bounded_lines(file, path), strict=True)
+            rows: list[NumberedRow] = []
+            for cells in reader:
+                rows.append((reader.line_num, cells))
+                ROWS.check(len(rows), path)
+                CELLS.check(len(rows) * len(cells), path)
             header = list(reader.fieldnames or [])
     except UnicodeDecodeError as error:
         raise not_utf8(path) from error

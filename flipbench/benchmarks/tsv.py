@@ -18,6 +18,7 @@ from flipbench.benchmarks.specs import TsvSpec
 from flipbench.benchmarks.tables import check_columns, check_file, not_utf8, option_columns
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
+from flipbench.core.limits import FILE_BYTES, bounded_lines
 from flipbench.core.records import ImageRef, Source
 
 MAX_REFERENCE = 64
@@ -118,7 +119,7 @@ def open_tsv(
 @contextmanager
 def wide_cells() -> Iterator[None]:
     """Let ``csv`` read cells as long as a base64 image."""
-    before = csv.field_size_limit(2**31 - 1)
+    before = csv.field_size_limit(min(FILE_BYTES.value, 2**31 - 1))
     try:
         yield
     finally:
@@ -131,10 +132,11 @@ def _rows(file: TextIO, path: Path) -> Iterator[tuple[int, list[str]]]:
     ``csv``, which needs up to eight bytes for a character, reads only what `_split` leaves to it.
     """
     number = 1
-    for line in file:
+    lines = bounded_lines(file, path)
+    for line in lines:
         n_lines, cells = 1, _split(line.rstrip("\r\n"))
         if cells is None:
-            reader = csv.reader(itertools.chain([line], file), delimiter="\t", strict=True)
+            reader = csv.reader(itertools.chain([line], lines), delimiter="\t", strict=True)
             try:
                 cells = next(reader)
             except csv.Error as error:

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from flipbench.core.errors import DataError, shorten
-
-MAX_BYTES = 256_000_000
-"""The default limit on a file's size."""
+from flipbench.core.limits import FILE_BYTES
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -78,7 +76,7 @@ def open_confined(
     path: str | Path,
     root: str | Path | None,
     *,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int | None = None,
     name: str = "",
     setting: str = "",
 ) -> BinaryIO:
@@ -91,8 +89,8 @@ def open_confined(
     root : str, Path or None
         The folder that the file must lie in; None for a path that the user named, which may lie
         anywhere and is still checked for kind and size.
-    max_bytes : int
-        The largest size allowed.
+    max_bytes : int, optional
+        The largest size allowed; by default ``FILE_BYTES``.
 
     Raises
     ------
@@ -101,6 +99,7 @@ def open_confined(
     OSError
         If there is no such file, or it cannot be opened.
     """
+    max_bytes = max_bytes or FILE_BYTES.value
     try:
         if root is None:
             real = Path(path).resolve()
@@ -122,11 +121,12 @@ def read_confined(
     path: str | Path,
     root: str | Path | None,
     *,
-    max_bytes: int = MAX_BYTES,
+    max_bytes: int | None = None,
     name: str = "",
     setting: str = "",
 ) -> bytes:
     """Return the content of a file; parameters and errors as for `open_confined`."""
+    max_bytes = max_bytes or FILE_BYTES.value
     with open_confined(path, root, max_bytes=max_bytes, name=name, setting=setting) as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:  # it grew, or its size is not told (/proc)
@@ -147,7 +147,9 @@ def _no_path(path: str | Path, error: Exception) -> UnsafePathError:
 
 
 def _too_large(path: str | Path, max_bytes: int) -> UnsafePathError:
-    return UnsafePathError(f"{_shown(path)} is larger than {max_bytes:,} bytes", "make it smaller")
+    raised = f", or raise {FILE_BYTES.variable}" if max_bytes == FILE_BYTES.value else ""
+    problem = f"{_shown(path)} is larger than {max_bytes:,} bytes"
+    return UnsafePathError(problem, f"make it smaller{raised}")
 
 
 def _blobs(folder: Path) -> list[Path]:

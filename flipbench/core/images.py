@@ -9,6 +9,7 @@ import re
 import warnings
 import zlib
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -34,6 +35,11 @@ _SUFFIX = {
     "BMP": "bmp",
     "TIFF": "tiff",
 }
+IMAGE_FORMATS = tuple(fmt for fmt in _SUFFIX if fmt != "MPO")  # which opens as JPEG
+"""What Pillow may open files as. It knows others that start programs (EPS: Ghostscript)."""
+
+_MAX_EXIF = 16  # segments; one is allowed, cameras write a few
+_LARGE = 1_000_000  # pixels, from which on a picture's size has to be paid for by its data
 _ADAM7 = ((8, 0, 8, 0), (8, 4, 8, 0), (4, 0, 8, 4), (4, 2, 4, 0), (2, 0, 4, 2), (2, 1, 2, 0))
 """Passes of an interlaced PNG: step and start of columns, then of rows; the last takes odd rows."""
 _CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by the colour type in a PNG's header
@@ -191,11 +197,16 @@ def decode(data: bytes, what: str, *, draft: int | None = None) -> tuple[str, Im
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # large sizes and odd EXIF data are handled here
-            with Image.open(io.BytesIO(data)) as image:
+            if _n_exif(data) > _MAX_EXIF:
+                raise DataError(f"{what}: the image is damaged (EXIF); replace the file")
+            with open_image(io.BytesIO(data)) as image:
                 width, height, fmt = *image.size, str(image.format)
                 check_size(width, height, what)
-                if fmt not in _SUFFIX:
-                    raise DataError(f"{what}: {fmt} images are not supported; convert it to PNG")
+                if fmt in ("JPEG", "MPO") and _is_too_short(data, width, height):
+                    raise DataError(
+                        f"{what}: the image is damaged ({len(data):,} bytes cannot hold"
+                        f" {width} x {height} pixels); replace the file"
+                    )
                 if image.mode == "F":
                     raise DataError(
                         f"{what}: floating-point pixels have no defined white level; convert the"
@@ -213,9 +224,37 @@ def decode(data: bytes, what: str, *, draft: int | None = None) -> tuple[str, Im
     except Image.DecompressionBombError as error:
         raise DataError(f"{what}: the image is too large to open safely ({error})") from error
     except UnidentifiedImageError as error:
-        raise DataError(f"{what}: not an image ({len(data)} bytes); replace the file") from error
+        raise DataError(
+            f"{what}: not an image ({len(data)} bytes); replace the file, or convert it to PNG"
+        ) from error
     except (OSError, SyntaxError, ValueError, zlib.error) as error:
         raise DataError(f"{what}: the image is damaged ({error}); replace the file") from error
+
+
+def open_image(file: str | Path | IO[bytes]) -> Image.Image:
+    """Open an image file as Pillow does, but of ``IMAGE_FORMATS`` only; its pixels wait."""
+    return Image.open(file, formats=IMAGE_FORMATS)
+
+
+def _n_exif(data: bytes) -> int:
+    """Return how many EXIF segments a JPEG begins with; Pillow copies all of them for each."""
+    n, at = 0, 2
+    while data.startswith(b"\xff\xd8") and at + 4 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xDA:  # pixels
+            break
+        n += marker == 0xE1 and data[at + 4 : at + 8] == b"Exif"
+        has_length = marker not in (0x01, 0xFF) and not 0xD0 <= marker <= 0xD9
+        at += 2 + int.from_bytes(data[at + 2 : at + 4]) if has_length else 1 + (marker != 0xFF)
+    return n
+
+
+def _is_too_short(data: bytes, width: int, height: int) -> bool:
+    """Return whether a large JPEG has less than one bit for each block of 8 x 8 pixels.
+
+    Huffman codes have at least one bit. Pillow decodes what is missing as grey.
+    """
+    return width * height > _LARGE and len(data) * 8 < (width // 8) * (height // 8)
 
 
 def _lacks_rows(image: Image.Image, data: bytes) -> bool:

@@ -11,6 +11,7 @@ from PIL import Image
 
 from flipbench.core.errors import DataError
 from flipbench.core.records import JsonDict
+from flipbench.models.vlm.chat_templates import try_template
 
 from .batching import Drawn
 
@@ -84,6 +85,7 @@ def _chat(reader: Any, system_message: str | None) -> str:
         {"role": role, "content": [{"type": "text", "text": words}] if in_parts else words}
         for role, words in (*says, ("user", _MARK))
     ]
+    try_template(reader, "the editor")
     chat: str = reader.apply_chat_template(messages, tokenize=False)
     return chat
 

@@ -23,7 +23,7 @@ from pydantic import Field, JsonValue, field_validator
 from flipbench.config.kinds import Context
 from flipbench.config.trust import KeyPath, is_loopback
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError, attempt
-from flipbench.core.images import ImageStore, png_bytes
+from flipbench.core.images import ImageStore, check_size, open_image, png_bytes
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Value
 from flipbench.core.redirects import SameServer
@@ -181,7 +181,8 @@ class HTTPEditor:
             if not content_type.startswith("image/"):
                 text = _image_of(json.loads(data))
                 data = base64.b64decode(text.rsplit(",", 1)[-1], validate=True)
-            image = Image.open(io.BytesIO(data))
+            image = open_image(io.BytesIO(data))
+            check_size(*image.size, self.spec.url)
             image.load()
         except (
             *(ValueError, KeyError, TypeError, RecursionError, binascii.Error),

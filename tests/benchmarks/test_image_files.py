@@ -147,8 +147,9 @@ def test_images_moved_from_many_folders_are_one_problem(
 def test_an_image_file_over_the_limit_is_not_read(
     load: Load, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flipbench.benchmarks.image_files.MAX_BYTES", 20)
-    assert "larger than 20 bytes" in load("ok.png").refused[0].what
+    monkeypatch.setenv("FLIPBENCH_MAX_FILE_BYTES", "400")
+    (root / "ok.png").write_bytes(b"x" * 401)
+    assert "larger than 400 bytes" in load("ok.png").refused[0].what
 
 
 def test_a_missing_image_root_is_refused(load: Load, tmp_path: Path) -> None:

@@ -250,9 +250,7 @@ def test_an_image_too_small_to_see_is_refused(size: tuple[int, int], tmp_path: P
 
 
 def test_an_unusual_format_is_refused_unread(tmp_path: Path) -> None:
-    assert_refused(
-        tmp_path, encoded(noise(), "PPM"), "PPM images are not supported; convert it to PNG"
-    )
+    assert_refused(tmp_path, encoded(noise(), "PPM"), "not an image.*convert it to PNG")
 
 
 def test_floating_point_pixels_are_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 from flipbench.core.confined import UnsafePathError, read_confined
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
+from flipbench.core.limits import FILE_BYTES
 from flipbench.core.record_base import content_id
 from flipbench.core.records import ImageRef
 
@@ -175,6 +176,9 @@ def zip_corpus(path: Path, *, part_size: int = PART) -> Corpus:
         for member in part[skip:]:
             name = member.filename
             first, _, rest = name.partition("/")
+            if problem := FILE_BYTES.excess(member.file_size):
+                yield Picture(name, type=first if rest else "", error=f"{name}: {problem}")
+                continue
             try:
                 yield Picture(name, archive.read(member), first if rest else "")
             except DAMAGE as error:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import glob
+import gzip
 import hashlib
 import itertools
-import json
 import os
 import re
 import tarfile
@@ -15,7 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from flipbench.benchmarks.tables import parse_json
 from flipbench.core.errors import ConfigError, DataError
+from flipbench.core.limits import FILE_BYTES
 from flipbench.core.record_base import content_id
 
 from .corpora import (
@@ -34,6 +36,11 @@ from .corpora import (
 
 _BRACES = re.compile(r"\{([^{}]+)\}")
 _N_ROWS = 64  # of a parquet file in memory at a time
+_HEADERS = (
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+)
+_LONGEST_HEADER = 2**20
 _END = 2**16  # bytes at either end of a file, which tell whether it is still the same
 _HUB = "hf:"
 Names = list[tuple[str, Path]]
@@ -176,8 +183,8 @@ def _read_tar(name: str, path: Path, type_field: str | None, skip: int) -> Itera
     failure = None
     tar = None
     try:
-        tar = tarfile.open(path)
-        while member := tar.next():
+        tar = _open_tar(path)
+        while member := _next_member(tar):
             tar.members = []  # type: ignore[attr-defined]  # or the whole index stays in memory
             folder, _, file = member.name.rpartition("/")
             stem = f"{folder}/{file.partition('.')[0]}"
@@ -204,7 +211,35 @@ def _read_tar(name: str, path: Path, type_field: str | None, skip: int) -> Itera
         yield failure
 
 
+def _open_tar(path: Path) -> tarfile.TarFile:
+    """Open a shard, compressed by gzip or not; other methods may need gigabytes to unpack."""
+    with path.open("rb") as file:
+        mode: Any = "r:gz" if file.read(2) == b"\x1f\x8b" else "r:"
+    return tarfile.open(path, mode, tarinfo=_BoundedMember)
+
+
+def _next_member(tar: tarfile.TarFile) -> tarfile.TarInfo | None:
+    """Return the next member; what is skipped of a compressed shard is unpacked in large pieces."""
+    file: Any = tar.fileobj
+    if isinstance(file, gzip.GzipFile):
+        while (left := tar.offset - file.tell()) > 0 and file.read(min(left, 2**20)):
+            pass
+    return tar.next()
+
+
+class _BoundedMember(tarfile.TarInfo):
+    """A member whose long name or attributes, which are read as a whole, have a bounded size."""
+
+    def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
+        if self.type in _HEADERS and self.size > _LONGEST_HEADER:
+            raise tarfile.ReadError(f"a header of {self.size:,} bytes")
+        member: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]
+        return member
+
+
 def _member(tar: tarfile.TarFile, member: tarfile.TarInfo, key: str) -> Picture:
+    if problem := FILE_BYTES.excess(member.size):  # of a sparse file: the size it unpacks to
+        return Picture(key, error=f"{key}: {problem}")
     file = tar.extractfile(member)
     data = file.read() if file else b""
     if len(data) < member.size:
@@ -214,7 +249,7 @@ def _member(tar: tarfile.TarFile, member: tarfile.TarInfo, key: str) -> Picture:
 
 def _json_field(data: bytes, field: str) -> str:
     try:
-        value = json.loads(data)[field]
+        value = parse_json(data)[field]
     except (ValueError, KeyError, TypeError):
         return ""
     return "" if value is None else str(value)
@@ -270,13 +305,11 @@ def _read_parquet(
             while groups and row + file.metadata.row_group(groups[0]).num_rows <= first + skip:
                 row += file.metadata.row_group(groups[0]).num_rows
                 groups = groups[1:]
-            for batch in file.iter_batches(
-                _N_ROWS, row_groups=groups, columns=[c for c in columns.values() if c]
-            ):
-                if row + len(batch) > first + skip:
-                    for number, cells in enumerate(batch.to_pylist(), row):
-                        if number >= first + skip:
-                            yield _from_row(cells, columns, f"{name}:{number}", place)
+            names = [c for c in columns.values() if c]
+            for batch in file.iter_batches(_N_ROWS, row_groups=groups, columns=names):
+                for number in range(max(row, first + skip), row + len(batch)):
+                    cells = batch.slice(number - row, 1).to_pylist()[0]  # one picture at a time
+                    yield _from_row(cells, columns, f"{name}:{number}", place)
                 row += len(batch)
     except (ArrowException, *DAMAGE) as error:
         why = f"{path}: damaged at row {row} or after ({error}); copy it again"
@@ -320,6 +353,8 @@ def _from_row(cells: dict[str, Any], columns: Columns, where: str, place: Place 
         cell = data
     if not isinstance(cell, bytes) or not cell:
         return Picture(key, type=kind, error=f"{where}: no picture in column {columns['image']!r}")
+    if problem := FILE_BYTES.excess(len(cell)):
+        return Picture(key, type=kind, error=f"{where}: {problem}")
     return Picture(key, cell, kind)
 
 

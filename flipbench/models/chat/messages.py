@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
-from PIL import Image
 from pydantic import BaseModel, ValidationError
 
 from flipbench.config.chat import ChatSpec, image_tokens
 from flipbench.core.errors import DataError, ServiceError, attempt
-from flipbench.core.images import ImageStore, png_bytes
+from flipbench.core.images import ImageStore, open_image, png_bytes
 from flipbench.core.records import ImageRef, JsonDict, content_id
 from flipbench.models.chat.fields import (
     as_count,
@@ -417,6 +416,6 @@ def _short(value: Any) -> str:
 
 
 def _is_rotated(data: bytes) -> bool:
-    with contextlib.suppress(Exception), Image.open(io.BytesIO(data)) as image:
+    with contextlib.suppress(Exception), open_image(io.BytesIO(data)) as image:
         return int(image.getexif().get(_ORIENTATION, 1)) != 1
     return False

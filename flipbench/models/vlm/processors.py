@@ -23,6 +23,7 @@ from transformers.utils import is_torchvision_available
 
 from flipbench.config.local_models import ImagePadding
 from flipbench.core.errors import ConfigError, PrerequisiteError
+from flipbench.models.vlm.chat_templates import try_template
 from flipbench.models.vlm.checkpoints import base_of, first_line, padding_of
 
 _WORTH_A_WARNING = 0.001  # share of the pixels
@@ -88,7 +89,7 @@ def load_processor(
     ConfigError
         As `pad_to_square`.
     PrerequisiteError
-        If files of it are missing or cannot be read.
+        If files of it are missing or cannot be read, or as `try_template`.
     """
     base, at = base_of(str(path), revision)
     try:
@@ -101,6 +102,7 @@ def load_processor(
             " its preprocessor_config.json and tokenizer, too"
         ) from error
     _complete(processor)
+    try_template(processor, str(path))
     if padding_of(str(path), image_padding, revision) == "square":
         pad_to_square(processor)
     return processor

@@ -107,7 +107,7 @@ def test_distinct_pictures_have_one_row_and_failures_a_reason(
     assert "damaged" in why["a-cut"]
     assert why["a-odd"] == "a-odd: RuntimeError: unlucky size"
     assert why["a-black"] == "a-black: means gave no finite vector"
-    assert why["b-text"] == "b-text: not an image (10 bytes); replace the file"
+    assert why["b-text"].startswith("b-text: not an image (10 bytes); replace the file")
     assert (opened.n, opened.n_copies, len(opened.failures), opened.n_pictures) == (12, 2, 7, 21)
     listed = (tmp_path / "failures.jsonl").read_text().splitlines()
     assert [json.loads(line)["key"] for line in listed] == list(why)
