@@ -74,9 +74,9 @@ def replies() -> Iterator[Attack]:
 
 
 def redirects() -> Iterator[Attack]:
-    """Yield every status and form of a redirect, for every client."""
+    """Yield every form of a redirect for every client, and every status for the captioner."""
     for client in CLIENTS:
-        for status in (301, 302, 303, 307, 308):
+        for status in (301, 302, 303, 307, 308) if client == "captioner" else (307,):
             for name in TARGETS:
                 act = partial(_redirect, client, status, name)
                 yield Attack(ELSEWHERE, f"{client}: {status}, {name}", act)

@@ -78,7 +78,7 @@ _SUFFIXES = (".csv", ".md", ".html", ".tex", ".txt", ".log")
 def texts(base: Path) -> Iterator[Attack]:
     """Yield every text in every place from which it can reach a terminal, a table or a page."""
     for place in PLACES:
-        for name in TEXTS:
+        for name in _FEW if place in _LONG else TEXTS:
             act = partial(_written, base, place, name)
             yield Attack(GROUP, f"{place}: {name}", act, _steers, seconds=30)
 
@@ -97,7 +97,8 @@ def _steers(folder: Path, ended: Ended) -> Iterable[Harm]:
     for path in folder.rglob("*"):
         if path.suffix in _SUFFIXES and path.is_file() and "given" not in path.parts:
             with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-                written[str(path.relative_to(folder))] = file.read()
+                text = file.read().removeprefix("\ufeff")  # by which Excel knows UTF-8
+                written[str(path.relative_to(folder))] = text
         elif path.parent.name == "failures" or "failures" in path.name:
             if path.is_file():
                 written[str(path.relative_to(folder))] = path.read_text(errors="surrogateescape")
@@ -296,6 +297,10 @@ PLACES: dict[str, Callable[[Path, Path, str], Sequence[str] | None]] = {
     "verdicts": _verdicts,
 }
 """Where a text comes from."""
+
+_LONG = ("names of models", "checkpoint", "card")
+_FEW = ("clears the screen", "C1", "right to left", "no width", "=", "full-width =", "a script")
+"""Texts for the places whose commands take seconds."""
 
 COMMANDS = ("--version", "detectors", "power --changed 20 --pairs 100", "nope", "import none.yaml")
 REDIRECTIONS = {
