@@ -64,12 +64,12 @@ REPLIES: dict[str, str] = {
 
 
 def replies() -> Iterator[Attack]:
-    """Yield every reply for every reader, and for clients behind a server."""
+    """Yield every reply for every reader, and some for clients behind a server."""
     for reader in READERS:
         for name in REPLIES:
             yield Attack(ENDLESS, f"{reader}: {name}", partial(_read, reader, name), seconds=20)
     for client in ("captioner", "model"):
-        for name in REPLIES:
+        for name in ("newlines", "yes no", "open thoughts", "nested braces", "the key, in part"):
             yield Attack(ENDLESS, f"{client}: {name}", partial(_ask, client, name), seconds=30)
 
 
