@@ -81,7 +81,7 @@ def run_attack(attack: Attack, folder: Path) -> list[Harm]:
     def process() -> NoReturn:
         os.environ["HOME"] = str(folder)
         words = attack.act(folder)
-        if attack.memory:
+        if words and attack.memory:
             limit_memory(attack.memory)
         status = call(words) if words else 0
         sys.stdout.flush()
