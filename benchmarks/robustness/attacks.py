@@ -178,6 +178,8 @@ def main() -> int:
         PAGE.write_text(text)
         return 0
     rows = []
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text("")
     with tempfile.TemporaryDirectory(prefix="attacks-") as temporary:
         base = Path(temporary).resolve()
         os.environ |= {"XDG_STATE_HOME": str(base / "state"), "HF_HUB_OFFLINE": "1"}
@@ -190,11 +192,11 @@ def main() -> int:
             harms = run_attack(attack, folder)
             shutil.rmtree(folder, ignore_errors=True)
             rows.append({"class": attack.group, "attack": attack.name, "harms": harms})
+            with args.out.open("a") as file:
+                file.write(json.dumps(rows[-1]) + "\n")
             for kind, what in harms:
                 shown = f"{attack.group}: {attack.name}: {kind}: {what}"
                 print(shown, file=sys.stderr, flush=True)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
     print(table(rows))
     return int(any(row["harms"] for row in rows))
 
