@@ -1,6 +1,6 @@
 """Other people's files, servers and clients against flipbench, by class of attack.
 
-    python -m benchmarks.robustness.attacks [--only CLASS] [--trust] [--out FILE]
+    python -m benchmarks.robustness.attacks [--only CLASS] [--each N] [--out FILE]
     python -m benchmarks.robustness.attacks --write docs/results/attacks.jsonl
 
 Each attack runs in a forked process of its own, with a time limit and, where sizes are attacked, a
@@ -71,7 +71,8 @@ class Attack:
 def harm(kind: str, what: object) -> None:
     """Report a harm from the process of an attack."""
     assert kind in HARMS
-    print(f"\nHARM {kind}: {ascii(str(what))[:300]}", flush=True)
+    sys.stdout.flush()
+    os.write(1, f"\nHARM {kind}: {ascii(str(what))[:300]}\n".encode())
 
 
 def run_attack(attack: Attack, folder: Path) -> list[Harm]:
@@ -166,6 +167,7 @@ def main() -> int:
     )
     parser.add_argument("--only", default="", help="classes whose name contains this")
     parser.add_argument("--name", default="", help="attacks whose name contains this")
+    parser.add_argument("--each", type=int, help="so many attacks of each class, the first ones")
     parser.add_argument("--trust", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("runs/robustness/attacks.jsonl"))
     parser.add_argument("--write", type=Path)
@@ -187,6 +189,8 @@ def main() -> int:
         template(base / "template")
         for number, attack in enumerate(all_attacks(base / "template", trust=args.trust)):
             if args.only not in attack.group or args.name not in attack.name:
+                continue
+            if args.each and sum(row["class"] == attack.group for row in rows) >= args.each:
                 continue
             folder = base / f"{number}"
             harms = run_attack(attack, folder)
