@@ -77,11 +77,9 @@ def test_clean_models_are_not_attracted_whatever_they_prefer(
     worlds = [wrong_answers(rng, n, old=old, guess=guess, seen=seen) for _ in range(150)]
     alarms = sum(attraction(answers, rng).p_value <= 0.05 for answers in worlds)
     assert alarms <= 15  # P(X > 15) = .002 at 5 %
-    if guess[0] > 0.8 and n == 400:  # what the number of options alone would say
-        by_options = [
-            poisson_binomial_p(sum(a.is_old for a in w), [1 / 3] * len(w)) for w in worlds
-        ]
-        assert sum(p <= 0.05 for p in by_options) > 140
+    by_options = [poisson_binomial_p(sum(a.is_old for a in w), [1 / 3] * len(w)) for w in worlds]
+    prefers_a = guess[0] > 0.8 and n == 400  # the number of options alone accuses such a model
+    assert sum(p <= 0.05 for p in by_options) > (140 if prefers_a else -1)
 
 
 def test_one_in_ten_memorised_is_found_and_measured() -> None:
