@@ -1,12 +1,15 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
+# the versions to install; `make test CONSTRAINTS= TORCH=torch` takes the newest
+CONSTRAINTS ?= -c constraints.txt
+TORCH ?= torch==2.13.0
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # byte code is kept whatever the environment says: half the start is rewriting assertions
 PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q
 
-.PHONY: demo test all-tests test-fast lint site clean
+.PHONY: demo test all-tests test-fast lint lock licences site clean
 
 demo: $(STAMP)  ## run the whole loop on the embedded world; then open runs/demo/report/index.html
 	@echo "The demo takes about 10 minutes on two idle cores, and continues where it was stopped."
@@ -30,12 +33,18 @@ lint: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	@echo "Installing flipbench and what its tests need into $(VENV): 3.1 GB with a CPU build of torch, once."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q "torch==2.13.0" -c constraints.txt
-	$(BIN)/pip install -q -e ".[dev]" -c constraints.txt
+	$(BIN)/pip install -q "$(TORCH)" $(CONSTRAINTS)
+	$(BIN)/pip install -q -e ".[dev]" $(CONSTRAINTS)
 	# a torchvision beside a CPU-only torch breaks peft, so what needs it lives apart
-	$(BIN)/pip install -q --no-deps --target $(VENV)/controlnet-aux -c constraints.txt \
+	$(BIN)/pip install -q --no-deps --target $(VENV)/controlnet-aux $(CONSTRAINTS) \
 		controlnet-aux torchvision timm einops
 	touch $@
+
+lock: $(STAMP)  ## requirements.lock: the tested versions with the hashes of their files
+	$(BIN)/python .ci/lock.py
+
+licences: $(STAMP)  ## the licences of all dependencies that are installed
+	@$(BIN)/python .ci/licences.py
 
 site: $(STAMP)  ## the documentation as a site in build/site, with the demo's report if there is one
 	NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict

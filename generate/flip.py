@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from flipbench.core.errors import DataError, attempt
 from flipbench.core.paired import Candidate
-from flipbench.core.randomness import generator
 from flipbench.core.records import Flip, Item, Record
 from flipbench.prompting.prompts import LETTERS, yes_no
 from flipbench.prompting.undrawable import why_undrawable
 
-from .letters import drawable_options, same_text
+from .letters import draw_option, drawable_options, same_text
 
 UNIFORM = "uniform over the other options"
 MATCHED = "letters as frequent as the old answers'"
@@ -97,7 +96,7 @@ class FlipStage:
             raise DataError(f"no option{listed} differs from the answer")
         index = None if self.letters is None else self.letters.get(item.id)
         if index is None:
-            index = others[int(generator(self.seed, item.id, "flip").integers(len(others)))]
+            index = draw_option(others, item.id, self.seed)
         if item.options is None:
             assert words is not None
             return None, words[index]

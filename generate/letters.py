@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+import itertools
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from flipbench.core.randomness import generator
 from flipbench.core.records import Item
-from flipbench.prompting.prompts import right_option, yes_no
+from flipbench.prompting.prompts import LETTERS, right_option, yes_no
 from flipbench.prompting.undrawable import why_undrawable
+
+MIN_BALANCED = 20
+"""Fewest items of a kind of which some are left out, so that letters are as frequent."""
+_TRUTH_WORDS = (frozenset({"yes", "no"}), frozenset({"true", "false"}))
 
 
 def same_text(one: str, other: str) -> bool:
@@ -34,14 +42,22 @@ def drawable_options(item: Item) -> list[int]:
     ]
 
 
+def draw_option(allowed: Sequence[int], item_id: str, seed: int) -> int:
+    """Return one of the ``allowed`` options, uniformly."""
+    return allowed[int(generator(seed, item_id, "flip").integers(len(allowed)))]
+
+
 def matched_letters(items: Sequence[Item], seed: int) -> dict[str, int | None]:
     """Return new answers whose letters are as frequent as those of the old answers.
 
     Drawn evenly from the other options, new answers fall on frequent letters less often than old
     ones, and a model that prefers these letters loses accuracy without having seen anything. Among
-    the items with as many options, the new letters are therefore a permutation of the old ones:
-    these are shuffled, and swapped where an item got its old answer or an option that no picture
-    can show.
+    the items with as many options, the new letters are therefore a permutation of the old ones; of
+    yes/no questions, whatever their letters, the new words.
+
+    Every item starts with the draw it would have alone (`draw_option`), and as few draws as it
+    takes are changed: from letters drawn too often to letters drawn too rarely, by way of others if
+    need be. So a few more items change a few draws, not all.
 
     Parameters
     ----------
@@ -53,37 +69,130 @@ def matched_letters(items: Sequence[Item], seed: int) -> dict[str, int | None]:
     dict of str to int or None
         By item id, the new answer's position; None for an item that is left out, because no letter
         is left for it: where a letter is right in more than half of the items, as many have to go.
-        Items without a drawable option are not in it.
+        Of fewer than `MIN_BALANCED` items, none is left out: their letters are matched as far as
+        they can be. Items without a drawable option are not in it.
     """
-    strata: dict[int, list[Item]] = {}
-    for item in sorted(items, key=lambda item: item.id):
-        if drawable_options(item):
-            strata.setdefault(len(item.options or ("yes", "no")), []).append(item)
+    kinds: dict[tuple[str, ...], list[_Named]] = defaultdict(list)
+    for item in items:
+        if named := _Named.of(item):
+            kinds[named.kind].append(named)
     letters: dict[str, int | None] = {}
-    for n_options, members in strata.items():
-        letters |= _matched(members, seed, n_options)
+    for members in kinds.values():
+        draws = _Draws(members, seed)
+        draws.match(leave_out=len(members) >= MIN_BALANCED)
+        for member in members:
+            name = draws.names.get(member.item_id)
+            letters[member.item_id] = None if name is None else member.new[name]
     return letters
 
 
-def _matched(items: Sequence[Item], seed: int, n_options: int) -> dict[str, int | None]:
-    rng = generator(seed, str(n_options), "matched letters")
-    allowed = [frozenset(drawable_options(item)) for item in items]
-    old = [right_option(item) for item in items]
-    deck: list[int | None] = [old[i] for i in rng.permutation(len(items))]
-    starts = rng.integers(len(items), size=len(items))
-    hopeless = set()
-    for i, start in enumerate(starts.tolist()):
-        mine = deck[i]
-        case = (mine, allowed[i])
-        if mine in allowed[i] or case in hopeless:
-            continue
-        for j in (*range(start, len(items)), *range(start)):
-            if deck[j] in allowed[i] and mine in allowed[j]:
-                deck[i], deck[j] = deck[j], mine
-                break
-        else:
-            hopeless.add(case)
-    return {
-        item.id: letter if letter in options else None
-        for item, letter, options in zip(items, deck, allowed, strict=True)
-    }
+@dataclass(frozen=True)
+class _Named:
+    """An item's old answer and those that may replace it, as a model names them.
+
+    Attributes
+    ----------
+    kind : tuple of str
+        All names: the letters of that many options, or the two words of a yes/no question.
+    new : mapping of str to int
+        The position of an option by its name.
+    """
+
+    item_id: str
+    kind: tuple[str, ...]
+    old: str
+    new: Mapping[str, int]
+
+    @classmethod
+    def of(cls, item: Item) -> _Named | None:
+        """Return an item's; None without a drawable option."""
+        options, answer, allowed = (
+            item.options or yes_no(item),
+            right_option(item),
+            drawable_options(item),
+        )
+        if options is None or answer is None or not allowed:
+            return None
+        words = tuple(option.casefold().strip().rstrip(".") for option in options)
+        is_truth = len(words) == 2 and frozenset(words) in _TRUTH_WORDS
+        names = words if is_truth else tuple(LETTERS[: len(options)])
+        return cls(item.id, tuple(sorted(names)), names[answer], {names[i]: i for i in allowed})
+
+
+class _Draws:
+    """The new answers of one kind of question while their shares are matched.
+
+    ``names`` has the new answer by item id, without items that are left out.
+    """
+
+    def __init__(self, members: Sequence[_Named], seed: int) -> None:
+        keys = {m.item_id: generator(seed, m.item_id, "letters").random() for m in members}
+        self._members = sorted(members, key=lambda m: (keys[m.item_id], m.item_id))
+        self._rank = {member.item_id: rank for rank, member in enumerate(self._members)}
+        self.names: dict[str, str] = {}
+        self._excess = Counter[str]()
+        # the ranks of the members that have the first name and may have the second; some outdated
+        self._movable: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for member in members:
+            self._excess[member.old] -= 1
+            by_option = {index: name for name, index in member.new.items()}
+            drawn = draw_option(sorted(by_option), member.item_id, seed)
+            self._set(member, by_option[drawn])
+
+    def match(self, *, leave_out: bool) -> None:
+        """Change as few draws as it takes; if asked to, leave out what cannot be matched."""
+        while (shift := self._shift()) or (leave_out and self._leave_one_out()):
+            for old, new in itertools.pairwise(shift):
+                self._set(self._members[self._movable[old, new][0]], new)
+
+    def _set(self, member: _Named, name: str) -> None:
+        self._excess[self.names.get(member.item_id, "")] -= 1
+        self._excess[name] += 1
+        self.names[member.item_id] = name
+        for other in member.new:
+            if other != name:
+                heapq.heappush(self._movable[name, other], self._rank[member.item_id])
+
+    def _may_move(self, old: str, new: str) -> bool:
+        """Return whether an item with one answer may have another, which is first in its heap."""
+        heap = self._movable[old, new]
+        while heap and self.names.get(self._members[heap[0]].item_id) != old:
+            heapq.heappop(heap)
+        return bool(heap)
+
+    def _reached(self, starts: Iterable[str]) -> dict[str, list[str]]:
+        """Return the shortest way from one of ``starts`` to every answer that can be reached."""
+        ways = {name: [name] for name in starts}
+        queue = deque(ways)
+        while queue:
+            here = queue.popleft()
+            for there in sorted({new for old, new in list(self._movable) if old == here}):
+                if there not in ways and self._may_move(here, there):
+                    ways[there] = [*ways[here], there]
+                    queue.append(there)
+        return ways
+
+    def _signs(self) -> tuple[list[str], list[str]]:
+        """Return the answers that are drawn too often, and too rarely."""
+        excess = {name: n for name, n in sorted(self._excess.items()) if name}
+        return [name for name, n in excess.items() if n > 0], [
+            name for name, n in excess.items() if n < 0
+        ]
+
+    def _shift(self) -> list[str]:
+        """Return the answers between which items move, to mend one excess; empty if none can."""
+        often, rarely = self._signs()
+        ways = self._reached(often)
+        return min((ways[name] for name in rarely if name in ways), key=len, default=[])
+
+    def _leave_one_out(self) -> bool:
+        """Drop an item whose old answer is too frequent; return whether there was one."""
+        often, rarely = self._signs()
+        if not rarely:
+            return False
+        reached = self._reached(often)
+        surplus = [m for m in self._members if m.old in rarely and m.item_id in self.names]
+        dropped = min(surplus, key=lambda m: self.names[m.item_id] not in reached)
+        self._excess[dropped.old] += 1
+        self._excess[self.names.pop(dropped.item_id)] -= 1
+        return True

@@ -83,16 +83,17 @@ class Generator:
         does not hold it yet; a flip that is still to be proposed is None.
         """
         flipping = self._flipping
-        items = [item for item in items if not flipping.leaves_out(item)]
         run, captioning, editing = self.run, self._captioning, self._editing
         flips, captions, edits = run.index(Flip), run.index(Caption), run.index(Edit)
         choices = run.index(PictureChoice) if self.choosing else {}
         candidates = []
         for item, drawn in zip(items, flipping(items), strict=True):
-            flip = drawn if isinstance(drawn, Flip) else None
             proposing = self._proposing_for(item)
-            if proposing is not None:
-                flip = flips.get(proposing.id_of(item))
+            flip = flips.get((proposing or flipping).id_of(item))  # drawn from fewer items, perhaps
+            if flip is None and flipping.leaves_out(item):
+                continue
+            if flip is None and proposing is None and isinstance(drawn, Flip):
+                flip = drawn
             candidate = self._with_choice(Candidate(item, flip), choices)
             if self._is_ready(candidate):
                 candidate = replace(candidate, caption=captions.get(captioning.id_of(candidate)))

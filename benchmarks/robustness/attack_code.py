@@ -92,7 +92,7 @@ def attacks(base: Path, *, trust: bool = False) -> Iterator[Attack]:
                 act = partial(_configured, base, artefact, name, trust=trust, dry=dry)
                 yield _attack(f"{artefact}: {name}{', dry run' if dry else ''}", act)
         for name in TEXTS:
-            for command in ("generate", "import", "run"):
+            for command in ("generate",):
                 act = partial(_written, base, artefact, name, command, trust=trust)
                 yield _attack(f"{artefact}: {name}, {command}", act)
     if trust:

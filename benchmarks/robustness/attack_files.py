@@ -105,17 +105,17 @@ def attacks(base: Path) -> Iterator[Attack]:
     for reader in READERS:
         for name in OUTSIDE:
             act = partial(_read, reader, name)
-            yield Attack(GROUP, f"{reader}: {name}", act, _leaked, memory=2 << 30)
+            yield Attack(GROUP, f"{reader}: {name}", act, _leaked, 15, 2 << 30)
     for name in ("a link", "a pipe", "a link to /dev/zero", "a sparse file", "a folder"):
         for place, command in _PLACES.items():
             act = partial(_run, base, place, command, name)
-            yield Attack(GROUP, f"run: {place}: {name}", act, _leaked, memory=2 << 30)
+            yield Attack(GROUP, f"run: {place}: {name}", act, _leaked, 15, 2 << 30)
         for place in ("config.yaml", "expected.jsonl", "flips/0.jsonl", "captions/0.jsonl"):
             act = partial(_recipe, base, place, name)
-            yield Attack(GROUP, f"recipe: {place}: {name}", act, _leaked, memory=2 << 30)
+            yield Attack(GROUP, f"recipe: {place}: {name}", act, _leaked, 15, 2 << 30)
         for suffix in ("csv", "xlsx", "parquet", "json", "jsonl", "eval"):
             act = partial(_predictions, suffix, name)
-            yield Attack(GROUP, f"predictions: .{suffix}: {name}", act, _leaked, memory=2 << 30)
+            yield Attack(GROUP, f"predictions: .{suffix}: {name}", act, _leaked, 15, 2 << 30)
 
 
 def good_png(number: int = 0) -> bytes:

@@ -43,11 +43,11 @@ IMITATIONS = {
 
 
 def attacks() -> Iterator[Attack]:
-    """Yield every imitation with every line end, for every prompt of a judge."""
+    """Yield every imitation and, for one of them, every line end, for every prompt of a judge."""
     for prompt in PROMPTS:
         for name, text in IMITATIONS.items():
-            for end, characters in ENDS.items():
-                act = partial(_ask, prompt, text.format(characters))
+            for end in ENDS if name == "an answer" else ("LF",):
+                act = partial(_ask, prompt, text.format(ENDS[end]))
                 yield Attack(GROUP, f"{prompt}: {name}, {end}", act)
 
 

@@ -10,6 +10,7 @@ import resource
 import shutil
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -147,14 +148,15 @@ WITHOUT_TOKEN: dict[str, tuple[str, str, dict[str, str]]] = {
     "OPTIONS": ("OPTIONS", "/api/queue?reviewer=a", {}),
 }
 """Requests to a page that other machines can reach: method, path, headers."""
+_EVIL = {"Origin": "http://evil.example"}
 FORGED: dict[str, dict[str, str]] = {
     "another origin": {"Origin": "http://evil.example"},
     "another origin's port": {"Origin": "http://127.0.0.1:1"},
     "no origin, a null one": {"Origin": "null"},
     "a rebound name": {"Host": "evil.example", "Origin": "http://evil.example"},
-    "a form": {"Content-Type": "application/x-www-form-urlencoded"},
-    "plain text": {"Content-Type": "text/plain"},
-    "a part of a form": {"Content-Type": "multipart/form-data; boundary=a"},
+    "a form": _EVIL | {"Content-Type": "application/x-www-form-urlencoded"},
+    "plain text": _EVIL | {"Content-Type": "text/plain"},
+    "a part of a form": _EVIL | {"Content-Type": "multipart/form-data; boundary=a"},
     "a cross-site fetch": {"Sec-Fetch-Site": "cross-site", "Origin": "http://evil.example"},
 }
 """Headers of requests that a page elsewhere makes a reviewer's browser send."""
@@ -167,7 +169,8 @@ def _open(base: Path, folder: Path, *more: str) -> tuple[Command, int, str]:
     def prepare() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
 
-    page = Command(("review", "pairs", "--port", "0", *more), folder, prepare)
+    words = [sys.executable, "-m", "flipbench.cli", "review", "pairs", "--port", "0", *more]
+    page = Command(lambda: os.execv(sys.executable, words), folder, prepare)
     while not (address := re.search(rb"http://[^:/\s]+:(\d+)/(?:\?token=(\S+))?", page.text)):
         if ended := page.wait(0.02):
             raise RuntimeError(gist(ended.text))
@@ -221,7 +224,9 @@ def _held(base: Path, attack: Callable[[int], Sockets], folder: Path) -> None:
                 client.close()
             time.sleep(0.5)
         try:
-            status = _verdict(port, key, note, {})
+            status, until = 503, time.monotonic() + PATIENCE
+            while status == 503 and time.monotonic() < until:  # "try again"
+                status = _verdict(port, key, note, {})
         except (OSError, http.client.HTTPException) as error:
             harm("hung", f"a verdict {note} {type(error).__name__}: {error}")
             continue

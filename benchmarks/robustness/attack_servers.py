@@ -64,19 +64,19 @@ REPLIES: dict[str, str] = {
 
 
 def replies() -> Iterator[Attack]:
-    """Yield every reply for every reader, and for clients behind a server."""
+    """Yield every reply for every reader, and some for clients behind a server."""
     for reader in READERS:
         for name in REPLIES:
             yield Attack(ENDLESS, f"{reader}: {name}", partial(_read, reader, name), seconds=20)
     for client in ("captioner", "model"):
-        for name in REPLIES:
+        for name in ("newlines", "yes no", "open thoughts", "nested braces", "the key, in part"):
             yield Attack(ENDLESS, f"{client}: {name}", partial(_ask, client, name), seconds=30)
 
 
 def redirects() -> Iterator[Attack]:
-    """Yield every status and form of a redirect, for every client."""
+    """Yield every form of a redirect for every client, and every status for the captioner."""
     for client in CLIENTS:
-        for status in (301, 302, 303, 307, 308):
+        for status in (301, 302, 303, 307, 308) if client == "captioner" else (307,):
             for name in TARGETS:
                 act = partial(_redirect, client, status, name)
                 yield Attack(ELSEWHERE, f"{client}: {status}, {name}", act)

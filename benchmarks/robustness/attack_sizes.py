@@ -109,7 +109,7 @@ def _zeros() -> Iterator[bytes]:
 def _far_cell() -> Iterator[bytes]:
     yield b'<worksheet xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"><sheetData>'
     for row in (1, 1_048_576):
-        yield b'<row r="%d"><c r="A%d"><v>1</v></c><c r="XFD%d"><v>1</v></c></row>' % (row,) * 3
+        yield b'<row r="%d"><c r="A%d"><v>1</v></c><c r="XFD%d"><v>1</v></c></row>' % ((row,) * 3)
     yield b"</sheetData></worksheet>"
 
 

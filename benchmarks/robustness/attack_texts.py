@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import os
 import re
 import shutil
 import sys
@@ -78,7 +77,7 @@ _SUFFIXES = (".csv", ".md", ".html", ".tex", ".txt", ".log")
 def texts(base: Path) -> Iterator[Attack]:
     """Yield every text in every place from which it can reach a terminal, a table or a page."""
     for place in PLACES:
-        for name in TEXTS:
+        for name in _FEW if place in _LONG else TEXTS:
             act = partial(_written, base, place, name)
             yield Attack(GROUP, f"{place}: {name}", act, _steers, seconds=30)
 
@@ -97,7 +96,8 @@ def _steers(folder: Path, ended: Ended) -> Iterable[Harm]:
     for path in folder.rglob("*"):
         if path.suffix in _SUFFIXES and path.is_file() and "given" not in path.parts:
             with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-                written[str(path.relative_to(folder))] = file.read()
+                text = file.read().removeprefix("\ufeff")  # by which Excel knows UTF-8
+                written[str(path.relative_to(folder))] = text
         elif path.parent.name == "failures" or "failures" in path.name:
             if path.is_file():
                 written[str(path.relative_to(folder))] = path.read_text(errors="surrogateescape")
@@ -297,39 +297,39 @@ PLACES: dict[str, Callable[[Path, Path, str], Sequence[str] | None]] = {
 }
 """Where a text comes from."""
 
-COMMANDS = ("--version", "detectors", "power --changed 20 --pairs 100", "nope", "import none.yaml")
-REDIRECTIONS = {
-    ">&-": None,
-    "2>&-": None,
-    "<&-": None,
-    ">&- 2>&- <&-": None,
-    "2>&1 | head -n 1": None,
-    "2>&1 | true": None,
-    "2>&1 | (exec <&-; sleep 1)": None,
-    ">/dev/full": (2,),
-    "2>/dev/full": None,
+_LONG = ("names of models", "checkpoint", "card")
+_FEW = ("clears the screen", "C1", "right to left", "no width", "=", "full-width =", "a script")
+"""Texts for the places whose commands take seconds."""
+
+COMMANDS = {
+    "--version": 0,
+    "detectors": 0,
+    "power --changed 20 --pairs 100": 0,
+    "nope": 2,
+    "import none.yaml": 2,
 }
-"""Redirections, and the statuses expected; None if the command's own."""
+"""Commands, and their statuses."""
+REDIRECTIONS = (
+    ">&-",
+    "2>&-",
+    "<&-",
+    ">&- 2>&- <&-",
+    "2>&1 | head -n 1",
+    "2>&1 | true",
+    "2>&1 | (exec <&-; sleep 1)",
+    ">/dev/full",
+    "2>/dev/full",
+)
 
 
 def _redirected(words: str, redirection: str, folder: Path) -> None:
     import subprocess
 
-    flipbench = f"{sys.executable} -m flipbench.cli {words}"
-    env = dict(os.environ) | {"TMPDIR": str(folder)}
-
-    def run(more: str) -> subprocess.CompletedProcess[str]:
-        script = f"set -o pipefail; {flipbench} {more}"
-        return subprocess.run(
-            ["bash", "-c", script], capture_output=True, text=True, errors="replace", env=env
-        )
-
-    own, done = run("</dev/null"), run(redirection)
-    expected = REDIRECTIONS[redirection] or (own.returncode,)
-    if redirection == ">/dev/full" and not own.stdout:
-        expected = (own.returncode,)
+    script = f"set -o pipefail; {sys.executable} -m flipbench.cli {words} {redirection}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, errors="replace")
+    expected = 2 if redirection == ">/dev/full" else COMMANDS[words]
     said = done.stdout + done.stderr
     if "Traceback" in said or "Exception ignored" in said or "Error in sys" in said:
         harm("traceback", said[-250:])
-    elif done.returncode not in expected:
+    elif done.returncode != expected:
         harm("lost", f"status {done.returncode}, not {expected}: {said[-200:]}")

@@ -1,6 +1,6 @@
 """Other people's files, servers and clients against flipbench, by class of attack.
 
-    python -m benchmarks.robustness.attacks [--only CLASS] [--trust] [--out FILE]
+    python -m benchmarks.robustness.attacks [--only CLASS] [--each N] [--out FILE]
     python -m benchmarks.robustness.attacks --write docs/results/attacks.jsonl
 
 Each attack runs in a forked process of its own, with a time limit and, where sizes are attacked, a
@@ -71,7 +71,8 @@ class Attack:
 def harm(kind: str, what: object) -> None:
     """Report a harm from the process of an attack."""
     assert kind in HARMS
-    print(f"\nHARM {kind}: {ascii(str(what))[:300]}", flush=True)
+    sys.stdout.flush()
+    os.write(1, f"\nHARM {kind}: {ascii(str(what))[:300]}\n".encode())
 
 
 def run_attack(attack: Attack, folder: Path) -> list[Harm]:
@@ -81,7 +82,7 @@ def run_attack(attack: Attack, folder: Path) -> list[Harm]:
     def process() -> NoReturn:
         os.environ["HOME"] = str(folder)
         words = attack.act(folder)
-        if attack.memory:
+        if words and attack.memory:
             limit_memory(attack.memory)
         status = call(words) if words else 0
         sys.stdout.flush()
@@ -166,6 +167,7 @@ def main() -> int:
     )
     parser.add_argument("--only", default="", help="classes whose name contains this")
     parser.add_argument("--name", default="", help="attacks whose name contains this")
+    parser.add_argument("--each", type=int, help="so many attacks of each class, the first ones")
     parser.add_argument("--trust", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("runs/robustness/attacks.jsonl"))
     parser.add_argument("--write", type=Path)
@@ -178,6 +180,8 @@ def main() -> int:
         PAGE.write_text(text)
         return 0
     rows = []
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text("")
     with tempfile.TemporaryDirectory(prefix="attacks-") as temporary:
         base = Path(temporary).resolve()
         os.environ |= {"XDG_STATE_HOME": str(base / "state"), "HF_HUB_OFFLINE": "1"}
@@ -186,15 +190,17 @@ def main() -> int:
         for number, attack in enumerate(all_attacks(base / "template", trust=args.trust)):
             if args.only not in attack.group or args.name not in attack.name:
                 continue
+            if args.each and sum(row["class"] == attack.group for row in rows) >= args.each:
+                continue
             folder = base / f"{number}"
             harms = run_attack(attack, folder)
             shutil.rmtree(folder, ignore_errors=True)
             rows.append({"class": attack.group, "attack": attack.name, "harms": harms})
+            with args.out.open("a") as file:
+                file.write(json.dumps(rows[-1]) + "\n")
             for kind, what in harms:
                 shown = f"{attack.group}: {attack.name}: {kind}: {what}"
                 print(shown, file=sys.stderr, flush=True)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text("".join(json.dumps(row) + "\n" for row in rows))
     print(table(rows))
     return int(any(row["harms"] for row in rows))
 

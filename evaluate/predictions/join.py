@@ -128,21 +128,37 @@ def models_of(original: PredictionFile, perturbed: PredictionFile) -> tuple[str,
     """
     if original.model or perturbed.model:
         return original.model, perturbed.model
-    first, second = (file.path.stem.split("_") for file in (original, perturbed))
+    if original.path.stem == perturbed.path.stem:
+        return "", ""
+    first, second = (_without_version(file.path.stem) for file in (original, perturbed))
     n = n_last = 0
     while n < min(len(first), len(second)) and first[n] == second[n]:
         n += 1
-    while n_last < min(len(first), len(second)) - n and first[-1 - n_last] == second[-1 - n_last]:
-        n_last += 1
-    if first == second:
-        return "", ""
     n = min(n, len(first) - 1, len(second) - 1)  # the rest names the data set
+    while n_last < min(len(first), len(second)) - n and _is_same_data(
+        first[-1 - n_last], second[-1 - n_last], is_last=n_last == 0
+    ):
+        n_last += 1
     differing = [parts[n : len(parts) - n_last] for parts in (first, second)]
-    if n_last == 0:
+    if n_last == 0 or not any(differing):
         return "_".join(first[:n]), "_".join(first[:n])
     if not all(differing) or any(part.lower() in _VERSIONS for part in sum(differing, [])):
         return "", ""
     return "_".join([*first[:n], *differing[0]]), "_".join([*first[:n], *differing[1]])
+
+
+def _without_version(stem: str) -> list[str]:
+    """Return the parts of a file's name, without words for a version at its end."""
+    parts = stem.split("_")
+    while len(parts) > 1 and parts[-1].lower() in _VERSIONS:
+        parts.pop()
+    return parts
+
+
+def _is_same_data(one: str, other: str, *, is_last: bool) -> bool:
+    """Return whether two parts are the same; the last may go on, as a changed data set's does."""
+    shorter, longer = sorted((one, other), key=len)
+    return one == other or (is_last and len(shorter) > 2 and longer.startswith(shorter))
 
 
 def check_one_model(original: PredictionFile, perturbed: PredictionFile) -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from flipbench.core.randomness import generator
-from flipbench.core.records import Count, Mean, MemoryShare
+from flipbench.core.records import Count, Mean
 
 from ..protocol import rules
+from ..statistics.attraction import LetterAnswer, attraction, memory_share, permuted_p
 from ..statistics.intervals import difference_interval
-from ..statistics.resampling import N_PERMUTATIONS, label_swap_p, permutation_p
+from ..statistics.resampling import label_swap_p
 from .conditions import Settings
 
 DETECTOR = "old_answer_attraction"
@@ -53,9 +51,9 @@ class WrongAnswer:
         return self.choice == self.old
 
     @property
-    def stratum(self) -> tuple[int, int]:
-        """Number of options and new answer, which limit what a wrong answer can be."""
-        return self.n_options, self.new
+    def letters(self) -> LetterAnswer:
+        """The three options and how many there are."""
+        return LetterAnswer(self.old, self.new, self.choice, self.n_options)
 
 
 @dataclass(frozen=True)
@@ -70,74 +68,36 @@ class PerturbedReplies:
 def against_chance(replies: PerturbedReplies, settings: Settings) -> dict[str, Any]:
     """Return the fields of a score of "old answers are more frequent than by chance".
 
-    Chance is what the same wrong answers give if the old answers are permuted among the items that
-    share number of options and new answer: a preference for a letter then proves nothing. Where
-    items share an image or a group, the p-value is the larger of that and of swapping the sign of
-    each cluster's sum.
+    Chance is what `flipbench.evaluate.statistics.attraction` says that letters explain: a
+    preference for a letter proves nothing. Where items share an image or a group, the p-value is
+    the larger of that and of swapping the sign of each cluster's sum.
     """
     wrong, n = replies.wrong, len(replies.wrong)
-    chances = _chances(wrong)
-    above = [a.is_old - chance for a, chance in zip(wrong, chances, strict=True)]
+    rng = generator(settings.seed, DETECTOR, "permutations")
+    test = attraction([answer.letters for answer in wrong], rng)
+    above = [a.is_old - chance for a, chance in zip(wrong, test.expected, strict=True)]
     clusters = [answer.cluster for answer in wrong]
-    p_value = stratified_p(wrong, settings)
+    p_value = test.p_value
     if len(set(clusters)) < n:
         rng = generator(settings.seed, DETECTOR, "label swaps")
         swapped = label_swap_p([-value for value in above], rng, clusters=clusters)
         p_value = max(p_value, swapped)
-    refusals = [_NO_VARIETY] if any(a.is_old for a in wrong) and not any(above) else []
+    refusals = [_NO_VARIETY] if any(a.is_old for a in wrong) and not test.n_telling else []
+    n_other = len(replies.item_ids) - n
+    others = [f"answered otherwise {number}" for number in range(n_other)]
     return {
         **decided(replies, wrong, above, p_value, settings, refusals),
         "accuracies": {"old answer": Count(k=sum(a.is_old for a in wrong), n=n)},
-        "means": {"expected by chance": Mean(mean=sum(chances) / n if n else None, n=n)},
-        "memory": memory_share(replies, chances),
+        "means": {"expected by chance": Mean(mean=sum(test.expected) / n if n else None, n=n)},
+        "memory": memory_share(test.excess, max(0, n_other), [*clusters, *others]),
+        "details": {"expected by": test.by},
     }
 
 
-def memory_share(replies: PerturbedReplies, chances: Sequence[float]) -> MemoryShare:
-    """Return the share of items answered from memory, by old answers in wrong replies.
-
-    The mean over all items answered of 1 for the old answer, -c / (1 - c) for another wrong one and
-    0 for the rest, where c is the share of old answers by chance among the wrong answers with the
-    same number of options and new answer (1 / (k - 1) with k options and no preference for a
-    letter). Without memory it is 0 on average. A lower bound: memory that the picture overrules,
-    or that a right answer hides, does not count. Edits that still show the old answer add to it.
-
-    Parameters
-    ----------
-    chances : sequence of float, shape (n_wrong,)
-        How often each wrong answer would be the old one by chance.
-    """
-    by_stratum: dict[tuple[int, int], list[float]] = {}
-    for answer, chance in zip(replies.wrong, chances, strict=True):
-        by_stratum.setdefault(answer.stratum, []).append(chance)
-    values, clusters = {}, {}
-    for answer in replies.wrong:
-        chance = float(np.mean(by_stratum[answer.stratum]))
-        values[answer.item_id] = (
-            1.0 if answer.is_old else -chance / (1 - chance) if chance < 1 else 0.0
-        )
-        clusters[answer.item_id] = answer.cluster
-    shares = [values.get(item_id, 0.0) for item_id in replies.item_ids]
-    shared = [clusters.get(item_id, item_id) for item_id in replies.item_ids]
-    return MemoryShare(
-        share=sum(shares) / len(shares) if shares else None,
-        interval=difference_interval(shares, shared),
-        n=len(shares),
-    )
-
-
 def stratified_p(wrong: Sequence[WrongAnswer], settings: Settings | None = None) -> float:
-    """Return the one-sided permutation p-value of `against_chance`, at least 1 / (B + 1).
-
-    Drawn as random tables of old answers by choices with the margins of each stratum, cell by cell.
-    """
-    settings = settings or Settings()
-    rng = generator(settings.seed, DETECTOR, "permutations")
-    n_draws = settings.n_permutations
-    null = np.zeros(n_draws, dtype=np.int64)
-    for answers in _strata(wrong):
-        null += _matches(answers, rng, n_draws)
-    return permutation_p(sum(answer.is_old for answer in wrong), null)
+    """Return the permutation p-value of old answers within strata of the new letter."""
+    rng = generator((settings or Settings()).seed, DETECTOR, "permutations")
+    return permuted_p([answer.letters for answer in wrong], rng)[0]
 
 
 def without_old_answers(wrong: Sequence[WrongAnswer], n: int) -> float:
@@ -178,40 +138,3 @@ def decided(
         "per_item": {id_: by_item.get(id_, 0.0) for id_ in replies.item_ids},
         "warnings": reasons,
     }
-
-
-def _strata(wrong: Sequence[WrongAnswer]) -> Iterator[list[WrongAnswer]]:
-    """Yield the wrong answers that share number of options and new answer, in a fixed order."""
-    strata: dict[tuple[int, int], list[WrongAnswer]] = {}
-    for answer in wrong:
-        strata.setdefault(answer.stratum, []).append(answer)
-    yield from (strata[key] for key in sorted(strata))
-
-
-def _chances(wrong: Sequence[WrongAnswer]) -> list[float]:
-    """Return how often each choice would be the old answer, if these were permuted."""
-    olds: dict[tuple[int, int], list[int]] = {}
-    for answer in wrong:
-        olds.setdefault(answer.stratum, []).append(answer.old)
-    return [olds[a.stratum].count(a.choice) / len(olds[a.stratum]) for a in wrong]
-
-
-def _matches(
-    answers: Sequence[WrongAnswer], rng: np.random.Generator, n_draws: int = N_PERMUTATIONS
-) -> NDArray[np.int64]:
-    """Return how many choices meet their old answer, if these are permuted, shape (n_draws,)."""
-    options = sorted({a.old for a in answers} | {a.choice for a in answers})
-    rows = [sum(a.old == option for a in answers) for option in options]
-    left = np.tile([sum(a.choice == option for a in answers) for option in options], (n_draws, 1))
-    matches = np.zeros(n_draws, dtype=np.int64)
-    for row, size in enumerate(rows[:-1]):
-        need = np.full(n_draws, size)
-        for column in range(len(options) - 1):
-            rest = left[:, column + 1 :].sum(axis=1)
-            drawn = rng.hypergeometric(left[:, column], rest, need)
-            matches += drawn if column == row else 0
-            left[:, column] -= drawn
-            need -= drawn
-        left[:, -1] -= need
-    matches += left[:, -1]  # the last row takes what is left
-    return matches

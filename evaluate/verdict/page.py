@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from flipbench.core.files import markdown_text, without_html, write_atomically
+from flipbench.core.files import markdown_text, printable_json, without_html, write_atomically
 from flipbench.core.records import JsonDict, Score
 from flipbench.reporting import formats, writers
 from flipbench.reporting.pages import environment
@@ -75,11 +75,13 @@ def write_verdict(page: VerdictPage, folder: Path) -> Path:
         If the folder cannot be written, or an image of the benchmark is missing.
     """
     scores = {score.id: score for score in (*page.evidence.scores, page.finding.leading)}
-    rows = "".join(score.model_dump_json() + "\n" for score in scores.values())
+    rows = printable_json("".join(s.model_dump_json() + "\n" for s in scores.values()))
     gallery = fallen_pairs(page)
     files = {
         "scores.jsonl": rows,
-        "verdict.json": json.dumps(as_json(page, gallery), indent=2, ensure_ascii=False) + "\n",
+        "verdict.json": printable_json(
+            json.dumps(as_json(page, gallery), indent=2, ensure_ascii=False) + "\n"
+        ),
         "verdict.md": markdown(page, gallery),
         "index.html": html(page, gallery),
     }

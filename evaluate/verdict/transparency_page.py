@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flipbench.core.files import markdown_text, without_html, write_atomically
+from flipbench.core.files import markdown_text, printable_json, without_html, write_atomically
 from flipbench.core.rates import Rate
 from flipbench.reporting import formats, writers
 from flipbench.reporting.tables import Cell, Column, Row, Table
@@ -24,7 +24,7 @@ def write_card(card: TransparencyCard, folder: Path) -> list[Path]:
     DataError
         If a file cannot be written.
     """
-    texts = {"md": markdown(card), "json": card.model_dump_json(indent=2) + "\n"}
+    texts = {"md": markdown(card), "json": printable_json(card.model_dump_json(indent=2)) + "\n"}
     return [
         write_atomically(folder / f"contamination-card.{suffix}", text)
         for suffix, text in texts.items()

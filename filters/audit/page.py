@@ -14,7 +14,7 @@ from pydantic_core import to_jsonable_python
 
 from flipbench.benchmarks import write_jsonl
 from flipbench.core.errors import DataError, attempt
-from flipbench.core.files import markdown_text, without_html, write_atomically
+from flipbench.core.files import markdown_text, printable_json, without_html, write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
 from flipbench.reporting import formats, sections, writers
@@ -194,7 +194,7 @@ def _json(report: AuditReport, more: Sequence[Section]) -> str:
         **{section.key: {"sentence": section.sentence, **section.data} for section in more},
     }
     plain = to_jsonable_python(data, inf_nan_mode="null")
-    return json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
+    return printable_json(json.dumps(plain, indent=2, ensure_ascii=False)) + "\n"
 
 
 def _items_csv(report: AuditReport) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,7 +18,8 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-MAX_CONNECTIONS = 128
+_N_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+MAX_CONNECTIONS = min(128, _N_FILES // 2) if _N_FILES > 0 else 128  # negative: no limit
 """Open connections; a browser keeps up to six."""
 
 MAX_HEADERS = 16 * 1024

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from flipbench.core.confined import read_confined
 from flipbench.core.errors import ConfigError, DataError, need
 from flipbench.core.files import write_atomically
 from flipbench.core.run import Run
@@ -116,7 +117,7 @@ def import_verdicts(run_path: str | Path, path: Path, task: Task = REVIEW) -> Im
         (which can import the file itself).
     """
     try:
-        data = path.read_bytes()
+        data = read_confined(path, None)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     rows, problems = read_rows(data, path.name, task)

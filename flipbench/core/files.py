@@ -202,5 +202,8 @@ def markdown_text(text: str) -> str:
 
 
 def without_html(document: str) -> str:
-    """Return a Markdown document in which no text starts an HTML tag; ``<.001`` stays readable."""
-    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", document)
+    """Return a `printable` Markdown document in which no text starts an HTML tag.
+
+    ``<.001`` stays readable.
+    """
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", printable(document))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 
 _REFERS = (
-    r"(?i:\b(?:all|none|both|neither|either|any) of (?:the )?"
-    r"(?:above|these|them|others|options|answers|choices|following|other \w+)\b)",
+    r"(?i:\b(?:all|none|both|neither|either|any)(?: of)?(?: the)?(?: (?:other|given|two))*"
+    r" (?:above|these|them|others|options|answers|choices|following)(?! (?:on|in|at|from|of)\b)\b)",
+    r"(?i:\b(?:all|none|both|neither)(?: of [\w ]+)? (?:is|are) (?:correct|right|true|wrong)\b)",
+    r"(?i:\bno (?:correct|right) (?:answer|option)\b)",
+    r"(?i:^\(?[a-h]\)?(?:, ?\(?[a-h]\)?)*,? (?:and|or|&) \(?[a-h]\)?$)",
     r"(?i:\b(?:both|neither|either)\s+\(?[a-h]\)?\s+(?:and|or|nor|&)\s+\(?[a-h]\)?(?!\w))",
     r"(?i:\b(?:options?|answers?|choices?)\s+)\(?[A-H]\)?(?![\w'])",
     r"(?i:^\(?[a-h]\)?\s*(?:,|and|or|&)\s*\(?[a-h]\)?$)",
@@ -14,16 +17,22 @@ _REFERS = (
     "以上(?:都|皆|全)",
 )
 _UNDECIDED = (
-    r"\b(?:can(?:not|['’]?t| not)|could(?: not|n['’]?t)|unable to|impossible to|not possible to)"
+    r"^(?:(?:it|this|that|the (?:answer|question)) (?:is )?|it's )?"
+    r"(?:can(?:not|['’]?t| not)|could(?: not|n['’]?t)|unable to|(?:impossible|not possible) to)"
     r" (?:be )?(?:tell|say|determined?|decide[d]?|know|known|answer(?:ed)?|see|seen|inferred?)\b",
     r"\bnot enough (?:information|info|data|detail|context)\b",
     r"\b(?:insufficient|no|not sufficient) information\b",
+    r"^not (?:visible|determinable|answerable|shown|given|specified|known)$",
     r"^(?:unknown|unclear|undetermined|unanswerable|uncertain|not sure|unsure)$",
     r"^(?:not applicable|n/?a)$",
     r"\bi (?:do not|don['’]?t) know\b",
     "无法(?:确定|判断|得知)|不确定|不知道",
 )
-_PICTURE = re.compile(r"<\s*image[\s_-]*\d*\s*>|\[\s*image[\s_-]*\d*\s*\]|!\[[^\]]*\]\(", re.I)
+_PICTURE = re.compile(
+    r"<\s*image[\s_-]*\d*\s*>|\[\s*image[\s_-]*\d*\s*\]|!\[[^\]]*\]\("
+    r"|^\S+\.(?:png|jpe?g|gif|bmp|webp|tiff?)$",
+    re.I,
+)
 _REFERS_RE = re.compile("|".join(_REFERS))
 _UNDECIDED_RE = re.compile("|".join(_UNDECIDED), re.I)
 

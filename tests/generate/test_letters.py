@@ -57,13 +57,44 @@ def test_a_letter_that_is_right_in_most_items_has_to_be_balanced(
 
 
 def test_yes_and_no_without_options_are_balanced() -> None:
-    asked = items("A" * 10, answers=("Yes",) * 6 + ("No",) * 4)
+    asked = items("A" * 30, answers=("Yes",) * 18 + ("No",) * 12)
     letters = matched_letters(asked, seed=0)
-    assert list(letters.values()).count(None) == 2
+    assert list(letters.values()).count(None) == 6
     flips = FlipStage(0, {}, letters)([i for i in asked if letters[i.id] is not None])
     texts = [flip.new_text for flip in flips if isinstance(flip, Flip)]
-    assert Counter(texts) == {"Yes": 4, "No": 4}
+    assert Counter(texts) == {"Yes": 12, "No": 12}
     assert {flip.method for flip in flips if isinstance(flip, Flip)} == {MATCHED}
+
+
+def test_yes_and_no_are_balanced_as_words_whatever_their_letters() -> None:
+    asked = items("A" * 30 + "B" * 10, "Yes", "No") + items("A" * 10 + "B" * 10, "no", "yes")
+    asked = [i.revised(name=str(n)) for n, i in enumerate(asked)]
+    letters = matched_letters(asked, seed=0)
+    kept = [(i, letter) for i in asked if (letter := letters[i.id]) is not None]
+    assert len(kept) == 40, "40 yes and 20 no"
+    assert Counter((i.options or ())[letter].casefold() for i, letter in kept) == {
+        "yes": 20,
+        "no": 20,
+    }
+
+
+def test_of_few_items_none_is_left_out() -> None:
+    for asked in (
+        items("A", "1", "2", "3", "4"),
+        items("AAB", "1", "2"),
+        items("AAAB", "1", "2", "3"),
+    ):
+        letters = matched_letters(asked, seed=0)
+        assert None not in letters.values()
+        assert all(letters[item.id] != item.answer for item in asked)
+
+
+def test_a_few_more_items_change_few_draws() -> None:
+    asked = items("AABACDADB" * 40, "one", "two", "three", "four")
+    letters, fewer = matched_letters(asked, 0), matched_letters(asked[:-9], 0)
+    assert sum(letters[item_id] != letter for item_id, letter in fewer.items()) <= 18
+    alone = [flip for flip in FlipStage(0)(asked) if isinstance(flip, Flip)]
+    assert sum(flip.new_answer != letters[flip.item_id] for flip in alone) < 0.4 * len(asked)
 
 
 UNDRAWABLE = (
@@ -82,8 +113,20 @@ UNDRAWABLE = (
     "I don't know",
     "以上都不是",
     "无法确定",
+    "A, B and C",
+    "None are correct",
+    "all are correct",
+    "None of the given options",
+    "all the above",
+    "No correct answer",
+    "Both options",
+    "Not determinable",
+    "not visible",
+    "The answer cannot be determined",
+    "b.png",
 )
 DRAWABLE = ("none", "both", "two", "Both a cat and a dog", "A cat", "neither", "unknown soldier")
+DRAWABLE += ("the man cannot see the road", "all of the options on the menu", "all the cats")
 
 
 @pytest.mark.parametrize("text", UNDRAWABLE)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flipbench.core.paired import PairedBenchmark
@@ -203,7 +204,9 @@ def test_missing_answers_are_dropped_and_never_wrong(name: str, benchmark: Paire
         before = whole[rule]
         assert (score.n, score.n_dropped) == (before.n - 4, before.n_dropped + 4), rule
         assert not set(score.per_item) & set(lost)
-        assert {i: before.per_item[i] for i in score.per_item} == score.per_item
+        # what chance gives of old answers depends on the other answers, but not a value's sign
+        known = np.sign if name == "old_answer_attraction" else float
+        assert all(known(before.per_item[i]) == known(v) for i, v in score.per_item.items())
         counted = any(w.startswith("4 of ") for w in score.warnings)
         assert counted is not isinstance(DETECTORS[name], GridDetector), score.warnings
 

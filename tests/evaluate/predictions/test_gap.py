@@ -90,8 +90,8 @@ def test_a_judged_gap_has_a_verdict_and_an_unjudged_one_none(tmp_path: Path) -> 
     assert alone.by_rule["mcnemar"].verdict == "contaminated"
     assert alone.decision.reason == "unjudged" and "--judged-by" in alone.sentence()
     assert alone.attraction is not None and alone.attraction.verdict == "contaminated"
-    assert alone.attraction.p_value == pytest.approx(1e-4)
-    assert "20/20 (expected 7.5)" in alone.markdown()
+    assert alone.attraction.p_value is not None and alone.attraction.p_value < 1e-6
+    assert "20/20 (expected " in alone.markdown()
     assert "at least: 50.0 % [" in alone.markdown() and "| 50.0 [" in alone.markdown()
     judged = gap_of_predictions(original, perturbed, model="m", judged_by="Ann and Ben")
     assert judged.verdict == "contaminated" and "behaves like a model" in judged.sentence()

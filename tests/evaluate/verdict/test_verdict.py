@@ -69,7 +69,7 @@ def test_old_answers_count_on_judged_pairs_only(make_world: Any) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("n_old", "verdict"), [(8, "inconclusive"), (16, "contaminated")])
+@pytest.mark.parametrize(("n_old", "verdict"), [(8, "inconclusive"), (30, "contaminated")])
 def test_old_answers_that_bad_edits_would_give_prove_nothing(
     make_world: Any, n_old: int, verdict: str
 ) -> None:

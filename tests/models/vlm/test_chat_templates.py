@@ -20,10 +20,8 @@ ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% 
 @pytest.mark.parametrize(
     ("template", "problem"),
     [
-        (QWEN2_VL_TEMPLATE, ""),
-        ("{% generation %}a{% endgeneration %}{{ bos_token }}{% continue %}", ""),  # an error
-        (DOUBLING.replace("N", "40"), "takes more than"),
-        ("{{ 'a' * 10 ** 10 }}", "takes more than"),  # as it is compiled
+        (DOUBLING.replace("N", "40"), "(takes more than|does not end)"),  # on a busy machine
+        ("{{ 'a' * 10 ** 10 }}", "(takes more than|does not end)"),  # as it is compiled
         (DOUBLING.replace("N", "21") + "{{ n.x }}", "writes 2,097,152 characters"),
         (ENDLESS, "does not end"),
         ("{% if messages | length > 1 %}" + ENDLESS + "{% endif %}", "does not end"),
@@ -35,8 +33,18 @@ def test_a_template_is_tried_before_it_is_used(
 ) -> None:
     monkeypatch.setattr(chat_templates, "_DEADLINE", 2.0)
     reader = SimpleNamespace(chat_template=template, special_tokens_map={"bos_token": "<s>"})
-    if not problem:
-        try_template(reader, "m")
-        return
     with pytest.raises(PrerequisiteError, match=f"m: its chat template {problem}"):
         try_template(reader, "m")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        QWEN2_VL_TEMPLATE,
+        "{% generation %}a{% endgeneration %}{{ bos_token }}{% continue %}",  # an error of its own
+    ],
+)
+def test_a_template_that_ends_is_used(template: str) -> None:
+    reader = SimpleNamespace(chat_template=template, special_tokens_map={"bos_token": "<s>"})
+    try_template(reader, "m")
+    assert reader.chat_template == template

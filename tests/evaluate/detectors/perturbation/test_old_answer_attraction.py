@@ -82,7 +82,7 @@ def test_the_permutation_test_against_enumeration(
     choices: str, old: str, new: str, expected: float
 ) -> None:
     p_value = stratified_p(answers(choices, old, new), Settings(n_permutations=20_000))
-    assert p_value == pytest.approx(expected, abs=0.015)
+    assert p_value == pytest.approx(expected)
 
 
 def test_a_preference_for_a_letter_is_no_memory() -> None:
@@ -134,11 +134,11 @@ def neither(pair: Pair) -> int:
 def test_a_memoriser_is_caught_and_a_model_that_is_merely_wrong_is_not(world: Any) -> None:
     found = world.scores(DETECTOR, world.ask(DETECTOR, world.memoriser()))["chance"]
     assert found.verdict == "contaminated"
-    assert found.statistic == pytest.approx(2 / 3, abs=0.05)
+    assert found.statistic == pytest.approx(2 / 3, abs=0.1)
     assert (found.accuracies["old answer"].k, found.accuracies["old answer"].n) == (40, 40)
-    assert found.means["expected by chance"].mean == pytest.approx(1 / 3, abs=0.05)
-    assert found.p_value == pytest.approx(1e-4)
-    assert found.memory.share == 1 and found.memory.n == 40
+    assert found.means["expected by chance"].mean == pytest.approx(1 / 3, abs=0.1)
+    assert found.p_value < 1e-9
+    assert found.memory.share == pytest.approx(1) and found.memory.n == 40
     found = world.scores(DETECTOR, world.ask(DETECTOR, wrong(world, neither)))["chance"]
     assert found.verdict == "not_detected" and found.p_value == 1
 
