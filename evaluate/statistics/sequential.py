@@ -13,6 +13,8 @@ from .resampling import Array
 
 RATES = np.array([0.1, 0.2, 0.4, 0.8, 1.6])
 """How strongly the differences are weighted, in 1 / nat; evidence is averaged over them."""
+_MOST = 700.0
+"""Largest logarithm of evidence that a float holds."""
 
 
 def running_evidence(differences: Array) -> Array:
@@ -41,13 +43,15 @@ def running_evidence(differences: Array) -> Array:
     if np.isin(values, (-1.0, 0.0, 1.0)).all():
         falls, rises = np.cumsum(values < 0), np.cumsum(values > 0)
         a, b = falls + 1.0, rises + 1.0
-        upper = special.log1p(-special.betainc(a, b, 0.5)) if len(values) else falls
+        with np.errstate(divide="ignore"):  # after many rises no evidence is left
+            upper = np.log1p(-special.betainc(a, b, 0.5))
         log_evidence = np.log(2) + special.betaln(a, b) + upper + (falls + rises) * np.log(2)
-        return np.asarray(np.exp(log_evidence))
+        return np.asarray(np.exp(np.clip(log_evidence, -_MOST, _MOST)))
     weighted = RATES[:, None] * values
     log_cosh = np.logaddexp(weighted, -weighted) - np.log(2)
     logs = np.cumsum(-weighted - log_cosh, axis=1)
-    return np.asarray(np.exp(special.logsumexp(logs, axis=0) - np.log(len(RATES))))
+    log_evidence = special.logsumexp(logs, axis=0) - np.log(len(RATES))
+    return np.asarray(np.exp(np.clip(log_evidence, -_MOST, _MOST)))
 
 
 def pairs_until(evidence: Array, alpha: float) -> int | None:

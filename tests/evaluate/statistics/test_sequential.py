@@ -50,3 +50,10 @@ def test_what_says_nothing_changes_nothing() -> None:
     assert running_evidence(values)[0] == running_evidence(values)[2] == pytest.approx(1.5)
     assert running_evidence(np.array([0.5, np.nan])).shape == (2,)
     assert pairs_until(running_evidence(np.array([1.0] * 50)), 0.05) is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_evidence_of_thousands_of_pairs_stays_a_number() -> None:
+    for sign in (-1.0, 1.0):
+        for size in (1.0, 7.0):
+            assert np.isfinite(running_evidence(np.full(3_000, sign * size))).all()
