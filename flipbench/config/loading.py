@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from flipbench.config.kinds import ByKind
 from flipbench.config.trust import artefact_of, check_trust, settings_to_trust
 from flipbench.config.yaml_text import MAX_DEPTH, explain, parse_yaml, read_yaml
-from flipbench.core.confined import confined_path
+from flipbench.core.confined import UnsafePathError, confined_path, read_confined
 from flipbench.core.errors import ConfigError, nearest, shorten
 
 log = logging.getLogger(__name__)
@@ -159,15 +159,15 @@ def _read(path: Path, extended_by: tuple[Path, ...], artefacts: set[Path] | None
     try:
         if path.resolve() in extended_by:
             raise ConfigError(f"{path}: circular 'extends'")
-        data = read_yaml(path.read_text(), str(path))
+        data = read_yaml(read_confined(path, None).decode(), str(path))
     except FileNotFoundError as error:
         folders = (path.parent, _shipped(path).parent)
         close = nearest(path.name, [p.name for folder in folders for p in folder.glob("*.yaml")])
         by = f" (extended by {extended_by[-1]})" if extended_by else ""
         raise ConfigError(f"{path}: no such configuration file{by}{close}") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, UnsafePathError) as error:
         why = shorten(str(error))
-        if isinstance(error, IsADirectoryError):
+        if path.is_dir():
             why = "a folder; give the YAML file"
         elif isinstance(error, UnicodeDecodeError):
             why = "not text in UTF-8; give a YAML file"

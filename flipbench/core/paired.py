@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from pydantic import Field, ValidationError
 
+from flipbench.core.confined import read_confined
 from flipbench.core.errors import DataError
 from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore
@@ -210,7 +211,7 @@ class PairedBenchmark:
                 " with 'flipbench generate' and 'flipbench filter'"
             )
         try:
-            head = json.loads(about.read_bytes())
+            head = json.loads(read_confined(about, None))
             name, funnel = str(head["name"]), dict(head.get("funnel", {}))
             made_by = dict(head.get("made_by", {}))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -219,7 +220,7 @@ class PairedBenchmark:
                 " filter'"
             ) from error
         pairs = []
-        for number, line in enumerate(rows.read_bytes().splitlines(), 1):
+        for number, line in enumerate(read_confined(rows, None).splitlines(), 1):
             try:
                 row = json.loads(line)
                 pairs.append(

@@ -27,6 +27,7 @@ from typing import Any, BinaryIO, TypeVar
 from pydantic import ValidationError
 
 from flipbench import __version__
+from flipbench.core.confined import open_confined
 from flipbench.core.errors import DataError, attempt
 from flipbench.core.files import (
     PRIVATE,
@@ -36,6 +37,7 @@ from flipbench.core.files import (
     write_atomically,
 )
 from flipbench.core.images import ImageStore
+from flipbench.core.limits import bounded_lines
 from flipbench.core.records import Edit, Failure, Record
 from flipbench.core.workers import Share, turn
 
@@ -224,7 +226,7 @@ class Run:
     def _lines(self, kind: type[Record], partition: str) -> Iterator[tuple[bytes, Path, int]]:
         for path in self.shards(kind, partition):
             with _open_shard(path) as file:
-                for number, line in enumerate(file, 1):
+                for number, line in enumerate(bounded_lines(file, path), 1):
                     if not line.endswith(b"\n"):
                         break  # unfinished: the writer was killed or is still writing
                     yield line, path, number
@@ -324,7 +326,7 @@ class _Shard:
 
 def _open_shard(path: Path) -> BinaryIO:
     try:
-        return path.open("rb")
+        return open_confined(path, None, max_bytes=sys.maxsize)
     except PermissionError as error:
         raise DataError(
             f"{path}: you may not read it; ask its owner for permission, or use"

@@ -15,6 +15,7 @@ from pathlib import Path
 import yaml
 
 from flipbench.benchmarks.tables import parse_json
+from flipbench.core.confined import read_confined
 from flipbench.core.errors import DataError
 from flipbench.core.files import markdown_text, write_atomically
 from flipbench.core.paired import PairedBenchmark, PictureChoice
@@ -110,7 +111,7 @@ def copy_recipe(recipe: Path, run: Run) -> None:
     source, target = recipe / EXPECTED, run.path / EXPECTED
     if not source.exists():
         raise _no_recipe(source)
-    text = source.read_text()
+    text = _text(source)
     if target.exists() and target.read_text() != text:
         raise DataError(f"{run.path}: holds another recipe ({EXPECTED}); choose another run")
     theirs = Run(recipe, read_only=True)
@@ -173,7 +174,7 @@ def _pseudonymous(run: Run, config: Path) -> Iterator[Verdict]:
 def _rows(path: Path) -> Iterator[JsonDict]:
     if not path.exists():
         raise _no_recipe(path)
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(_text(path).splitlines(), 1):
         try:
             row = parse_json(line)
             lacking = [name for name in _COLUMNS if name not in row]
@@ -182,6 +183,13 @@ def _rows(path: Path) -> Iterator[JsonDict]:
         if lacking:
             raise DataError(f"{path}:{number}: not a line of a recipe (it has no {lacking[0]})")
         yield row
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_confined(path, None).decode()
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not text in UTF-8; copy the recipe again") from error
 
 
 def _no_recipe(path: Path) -> DataError:

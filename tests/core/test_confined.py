@@ -2,11 +2,18 @@
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from flipbench.config.loading import read_mapping
 from flipbench.core.confined import UnsafePathError, confined_path, open_confined, read_confined
+from flipbench.core.errors import FlipbenchError
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.records import Flip
+from flipbench.core.run import Run
+from flipbench.export.recipe import compare_with_recipe
 
 
 @pytest.fixture
@@ -111,3 +118,21 @@ def test_links_of_a_hub_snapshot_are_inside(tmp_path: Path) -> None:
     assert read_confined("inside", snapshot) == b"datasets--a--b"
     with pytest.raises(UnsafePathError):
         read_confined("other", snapshot)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_files_of_a_run_are_regular(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """A pipe or an endless device in a downloaded run, recipe or benchmark ends no program."""
+    readers: dict[str, Callable[[], object]] = {
+        "config.yaml": lambda: read_mapping(tmp_path / "config.yaml"),
+        "expected.jsonl": lambda: compare_with_recipe(tmp_path, []),
+        "flips/a.jsonl": lambda: list(Run(tmp_path, read_only=True).read(Flip)),
+        "pairs.jsonl": lambda: PairedBenchmark.load(tmp_path),
+    }
+    (tmp_path / "flips").mkdir()
+    (tmp_path / "benchmark.json").write_text('{"name": "b"}')
+    for name, read in readers.items():
+        make(tmp_path / name)
+        with pytest.raises(FlipbenchError, match="not a regular file") as error:
+            read()
+        assert Path(name).name in str(error.value)
