@@ -283,10 +283,11 @@ def _processed(
 def failed(stage: Stage[In], task_id: str, task: In, error: Exception) -> Failure:
     """Return the record of an input that failed."""
     name = type(error).__name__
+    message = str(error) if isinstance(error, FlipbenchError) else f"{name}: {error}"
     return Failure(
         stage=stage.name,
         record_id=task_id,
         subject=stage.subject(task),
         error=name,
-        message=str(error) if isinstance(error, FlipbenchError) else f"{name}: {error}",
+        message=message.encode(errors="backslashreplace").decode(),  # half a surrogate pair
     )

@@ -140,6 +140,14 @@ def test_a_returned_exception_fails_only_its_item(tmp_path: Path) -> None:
     )
 
 
+def test_an_error_with_half_a_surrogate_pair_is_recorded(tmp_path: Path) -> None:
+    """Servers cut their messages in the middle of a character."""
+    stage = Captions(lambda name: ServiceError("status 400: a\ud800b"))
+    with Run(tmp_path) as run:
+        go(run, stage, "a")
+        assert [failure.message for failure in run.read(Failure)] == ["status 400: a\\ud800b"]
+
+
 def test_failures_are_retried_and_closed_on_success(tmp_path: Path) -> None:
     with Run(tmp_path) as run:
         go(run, Captions(raises={"b": DataError("no"), "c": DataError("no")}), "abc")

@@ -98,7 +98,14 @@ class Conversation:
             chat.append({"role": "assistant", "content": [{"type": "text", "text": reply}]})
         try:
             return str(self.processor.apply_chat_template(chat, tokenize=False, **options))
-        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        except (
+            TemplateError,
+            ArithmeticError,
+            LookupError,
+            RecursionError,  # a macro that calls itself
+            TypeError,
+            ValueError,
+        ) as error:
             raise DataError(
                 f"{self.name}: its chat template cannot be used ({first_line(error)}); copy"
                 " chat_template.jinja from the original checkpoint"

@@ -120,7 +120,15 @@ def test_what_a_model_can_do_needs_a_readable_configuration(
         capabilities(str(copy))
 
 
-@pytest.mark.parametrize("template", ["{% for", "{{ messages.x.y }}<image>", "{{ 1 / 0 }}"])
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for",
+        "{{ messages.x.y }}<image>",
+        "{{ 1 / 0 }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    ],
+)
 def test_a_damaged_chat_template_is_refused(template: str, copy: Path) -> None:
     (copy / "chat_template.jinja").write_text(template)
     with pytest.raises(DataError, match="copy: its chat template cannot be used"):
