@@ -159,7 +159,7 @@ def _read(path: Path, extended_by: tuple[Path, ...], artefacts: set[Path] | None
     try:
         if path.resolve() in extended_by:
             raise ConfigError(f"{path}: circular 'extends'")
-        data = read_yaml(read_confined(path, None).decode(), str(path))
+        data = read_yaml(read_confined(path, None, name=path.name).decode(), str(path))
     except FileNotFoundError as error:
         folders = (path.parent, _shipped(path).parent)
         close = nearest(path.name, [p.name for folder in folders for p in folder.glob("*.yaml")])
@@ -167,7 +167,7 @@ def _read(path: Path, extended_by: tuple[Path, ...], artefacts: set[Path] | None
         raise ConfigError(f"{path}: no such configuration file{by}{close}") from error
     except (OSError, ValueError, UnsafePathError) as error:
         why = shorten(str(error))
-        if path.is_dir():
+        if isinstance(error, UnsafePathError) and path.is_dir():
             why = "a folder; give the YAML file"
         elif isinstance(error, UnicodeDecodeError):
             why = "not text in UTF-8; give a YAML file"
