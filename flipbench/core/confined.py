@@ -164,4 +164,4 @@ def _blobs(folder: Path) -> list[Path]:
 
 def _shown(path: str | Path) -> str:
     text = str(path)
-    return repr(text if len(text) <= 120 else text[:117] + "...")
+    return repr(text if len(text) <= 120 else "..." + text[-117:])  # its name comes last
