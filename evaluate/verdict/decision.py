@@ -23,7 +23,7 @@ from flipbench.reporting import formats
 
 from ..protocol.rules import MAX_UNPARSED, Verdict, significant
 from ..scoring.old_answers import WrongAnswer, stratified_p, without_old_answers
-from ..scoring.paired_replies import PairedReplies, Pairs, Reading
+from ..scoring.paired_replies import Integers, PairedReplies, Pairs, Reading, Replies
 from ..scoring.soundness import (
     Doubt,
     Guessing,
@@ -141,18 +141,11 @@ class GapEvidence:
         if among is None and (self.exchangeable or score.p_value > score.alpha):
             return score.p_value  # leaving old answers out cannot make it smaller
         ids = set(score.per_item) if among is None else set(score.per_item) & among
-        pairs, choices = self.pairs, replies.perturbed.choices
+        pairs = self.pairs
         wrong = [
-            WrongAnswer(
-                pairs.ids[i],
-                int(choices[i]),
-                int(pairs.old[i]),
-                int(pairs.new[i]),
-                int(pairs.n_options[i]),
-                pairs.clusters[i],
-            )
-            for i in np.flatnonzero(replies.perturbed.wrong).tolist()
-            if pairs.ids[i] in ids and choices[i] >= 0
+            answer
+            for answer in _wrong_answers(pairs, replies.perturbed, right=pairs.new, other=pairs.old)
+            if answer.item_id in ids
         ]
         n_bad = 0 if self.exchangeable else math.ceil(BAD_EDITS * len(ids))
         return without_old_answers(wrong, n_bad)
@@ -164,7 +157,7 @@ class Decision:
 
     Attributes
     ----------
-    decides : {"mcnemar", "relative", "old_answer_attraction"}
+    decides : {"mcnemar", "relative", "old_answer_attraction", "sequential"}
         The rule whose p-value it is.
     leading : Score
         The score of the gap by that rule; that of the McNemar test where old answers decide.
@@ -491,16 +484,9 @@ class _Deliberation:
         if gap.statistic is None or gap.statistic <= 0:
             return []
         wrong = [
-            WrongAnswer(
-                pairs.ids[i],
-                int(original.choices[i]),
-                int(pairs.new[i]),
-                int(pairs.old[i]),
-                int(pairs.n_options[i]),
-                pairs.clusters[i],
-            )
-            for i in np.flatnonzero(original.wrong & (pairs.n_options > 2)).tolist()
-            if original.choices[i] >= 0
+            answer
+            for answer in _wrong_answers(pairs, original, right=pairs.old, other=pairs.new)
+            if answer.n_options > 2
         ]
         n_other = sum(answer.is_old for answer in wrong)
         if not wrong or stratified_p(wrong) > UNLIKELY:
@@ -532,23 +518,40 @@ class _Deliberation:
         ]
 
 
+def _wrong_answers(
+    pairs: Pairs, replies: Replies, *, right: Integers, other: Integers
+) -> list[WrongAnswer]:
+    """Return the replies that name a wrong option of one version; ``other`` are the other's."""
+    return [
+        WrongAnswer(
+            pairs.ids[i],
+            int(replies.choices[i]),
+            int(other[i]),
+            int(right[i]),
+            int(pairs.n_options[i]),
+            pairs.clusters[i],
+        )
+        for i in np.flatnonzero(replies.wrong & (replies.choices >= 0)).tolist()
+    ]
+
+
 def _against_mean(
     references: Sequence[Reference], difference: MeanDifference, alpha: float
 ) -> Score:
     """Return the score of rule "relative" against the mean of several references."""
-    first = references[0].score
+    base = references[0].score
     gaps = [float(np.nanmean(r.replies.changes())) for r in references]
     accuracies = {}
     for version in ("original", "perturbed"):
         counts = [r.score.reference.accuracies[version] for r in references if r.score.reference]
         accuracies[version] = Count(k=sum(c.k for c in counts), n=sum(c.n for c in counts))
-    return first.revised(
+    return base.revised(
         statistic=difference.difference,
         interval=difference.interval,
         p_value=difference.p_below,
         verdict=(
-            first.verdict
-            if first.verdict == "inconclusive"
+            base.verdict
+            if base.verdict == "inconclusive"
             else significant(difference.p_below, alpha)
         ),
         n=difference.n,

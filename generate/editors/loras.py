@@ -60,8 +60,7 @@ def check_loras(cls: Any, transformer: Any, loras: Sequence[LoRA]) -> None:
     PrerequisiteError
         If the weights were made for another model.
     """
-    if loras and not hasattr(cls, "load_lora_weights"):
-        raise ConfigError(f"loras: {cls.__name__} takes no LoRA weights; remove them")
+    _check_takes_loras(cls, loras)
     if transformer is None:
         return
     modules = {name for name, _ in transformer.named_modules()}
@@ -81,6 +80,11 @@ def check_loras(cls: Any, transformer: Any, loras: Sequence[LoRA]) -> None:
             raise _unfit(lora, type(transformer).__name__, n_placed, len(converted), lost)
 
 
+def _check_takes_loras(cls: type, loras: Sequence[LoRA]) -> None:
+    if loras and not hasattr(cls, "load_lora_weights"):
+        raise ConfigError(f"loras: {cls.__name__} takes no LoRA weights; remove them")
+
+
 def with_loras(pipeline: Any, loras: Sequence[LoRA]) -> Any:
     """Add LoRA weights, which `check_loras` has seen, to ``pipeline`` and return it.
 
@@ -91,8 +95,7 @@ def with_loras(pipeline: Any, loras: Sequence[LoRA]) -> Any:
     PrerequisiteError
         If the weights were made for another model.
     """
-    if loras and not hasattr(pipeline, "load_lora_weights"):
-        raise ConfigError(f"loras: {type(pipeline).__name__} takes no LoRA weights; remove them")
+    _check_takes_loras(type(pipeline), loras)
     names = [f"lora{number}" for number in range(len(loras))]
     for name, lora in zip(names, loras, strict=True):
         file = find_lora(lora)
