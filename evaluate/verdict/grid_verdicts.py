@@ -97,7 +97,7 @@ def verdicts_section(
         key="verdicts",
         title="Verdicts",
         status="ok",
-        sentence=f"As flipbench detect words them, {len(counts)} models: {told}.",
+        sentence=f"Of {len(counts)} models, judged by the rules of flipbench detect: {told}.",
         tables=(table,),
         data={
             verdict.model: {
