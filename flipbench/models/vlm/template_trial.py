@@ -71,7 +71,7 @@ def main() -> None:
         print(longest)
     except MemoryError:
         sys.exit(TOO_LARGE)
-    except Exception:
+    except Exception:  # as above
         print(0)
 
 
