@@ -7,6 +7,7 @@ import gc
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Callable
 
 from flipbench.core.streams import (
@@ -15,6 +16,7 @@ from flipbench.core.streams import (
     open_closed_streams,
     outlive_readers,
     print_traceback,
+    printable_warning,
 )
 
 open_closed_streams()  # before an import opens a file
@@ -47,6 +49,7 @@ def main(commands: Callable[[], object] | None = None) -> None:
     atexit.register(gc.freeze)  # no search for cycles in large libraries: it takes a second
     outlive_readers()
     logging.basicConfig(level=logging.INFO if sys.stderr.isatty() else logging.WARNING)
+    warnings.formatwarning = printable_warning
     for handler in logging.getLogger().handlers:
         handler.setFormatter(PrintableFormatter("%(message)s"))
     for name in ("httpx", "httpx2", "transformers", "datasets", "accelerate", "faiss"):

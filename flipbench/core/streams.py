@@ -12,12 +12,14 @@ import io
 import logging
 import os
 import sys
+import warnings
 from traceback import format_exception
 from typing import Any
 
 from flipbench.core.files import printable
 
 _NAMES = ("stdin", "stdout", "stderr")
+_format_warning = warnings.formatwarning
 
 
 class PrintableFormatter(logging.Formatter):
@@ -31,6 +33,17 @@ class PrintableFormatter(logging.Formatter):
 def print_traceback(kind: type[BaseException], error: BaseException, trace: Any) -> None:
     """Print an unexpected error as Python does, but `printable`; for ``sys.excepthook``."""
     print(printable("".join(format_exception(kind, error, trace))), end="", file=sys.stderr)
+
+
+def printable_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """Return a warning as Python words it, but `printable`; for ``warnings.formatwarning``."""
+    return printable(_format_warning(message, category, filename, lineno, line))
 
 
 class _Output(io.FileIO):

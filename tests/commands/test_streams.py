@@ -28,3 +28,13 @@ def test_a_command_ends_with_its_own_status(command: str, redirection: str, stat
     assert done.returncode == status
     assert b"Traceback" not in done.stderr + done.stdout
     assert b"Exception ignored" not in done.stderr
+
+
+def test_a_warning_cannot_steer_a_terminal() -> None:
+    """Libraries quote what they warn of, as matplotlib does a model's name."""
+    script = (
+        "import warnings; from flipbench.cli import main; main(lambda: warnings.warn('\\x1b[2J'))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True)
+    assert b"\\x1b[2J" in done.stderr
+    assert b"\x1b" not in done.stderr
