@@ -33,6 +33,7 @@ _TEMPLATES = (
     "tokenizer_config.json",
 )
 _LONGEST = 400  # characters of another library's message
+_MOST_LAYERS = 10_000  # the deepest models have a few hundred
 _SINGLE_FILES = (_END, ".gguf", ".ckpt", ".bin", ".pt", ".pth", ".sft")
 
 
@@ -319,6 +320,25 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
+def check_layers(config: dict[str, Any], where: object) -> None:
+    """Refuse a configuration with more layers than any model has, before a library lists them.
+
+    Raises
+    ------
+    DataError
+        If a count of layers, also one of a nested configuration, is over 10,000.
+    """
+    for name, value in config.items():
+        counts_layers = "layer" in name or name == "depth"
+        if isinstance(value, dict):
+            check_layers(value, where)
+        elif counts_layers and isinstance(value, int) and value > _MOST_LAYERS:
+            raise DataError(
+                f"{where}: {name} is {value:,}, more than {_MOST_LAYERS:,}; copy the checkpoint"
+                " again"
+            )
+
+
 def check_files(where: str) -> None:
     """Check that the files of a checkpoint's folder, and of its base, are there and whole.
 
@@ -423,7 +443,9 @@ def _check_folder(folder: Path) -> None:
             " id with config.json, a processor and safetensors weights"
         )
     for path in sorted({*folder.glob("*config.json"), *folder.glob("tokenizer.json")}):
-        read_object(path)
+        content = read_object(path)
+        if path.name == "config.json":
+            check_layers(content, path)
     weights = {path.name for path in folder.glob("*.safetensors")}
     _check_candidates(folder, weights)
     for path in folder.glob(f"*{_INDEX}"):

@@ -14,6 +14,7 @@ from transformers import (
     AutoConfig,
     AutoModelForImageTextToText,
     BitsAndBytesConfig,
+    PreTrainedConfig,
 )
 
 from flipbench.config.local_models import ModelConfig, Quantization
@@ -25,6 +26,7 @@ from flipbench.models.vlm.adapters import Placement, attach_adapter
 from flipbench.models.vlm.checkpoints import (
     base_of,
     check_files,
+    check_layers,
     fingerprint,
     first_line,
     resolve_path,
@@ -205,7 +207,10 @@ def architecture(where: str, **options: Any) -> Any:
     ------
     PrerequisiteError
         If the model reads no images.
+    DataError
+        As `check_layers`.
     """
+    check_layers(PreTrainedConfig.get_config_dict(where, **options)[0], where)
     config = AutoConfig.from_pretrained(where, **options)
     own_code = "AutoModelForImageTextToText" in getattr(config, "auto_map", {})
     if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and not own_code:

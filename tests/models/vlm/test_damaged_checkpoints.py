@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,19 @@ def test_a_cut_file_is_named(name: str, damage: str, copy: Path) -> None:
         HuggingFaceVLM(str(copy))
     with pytest.raises(DataError, match=f"copy/{name}"):
         check_files(str(copy))
+
+
+@pytest.mark.parametrize("refuse", [HuggingFaceVLM, capabilities, check_files])
+def test_more_layers_than_any_model_has_are_refused_at_once(
+    refuse: Callable[[str], object], copy: Path
+) -> None:
+    config = json.loads((copy / "config.json").read_text())
+    config["text_config"]["num_hidden_layers"] = 10**12
+    (copy / "config.json").write_text(json.dumps(config))
+    start = time.monotonic()
+    with pytest.raises(DataError, match="num_hidden_layers is 1,000,000,000,000, more than 10,000"):
+        refuse(str(copy))
+    assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", "null", "[" * 90_000])
