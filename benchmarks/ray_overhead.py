@@ -17,7 +17,7 @@ from pathlib import Path
 
 from flipbench.config.experiment import ExecutorConfig
 from flipbench.core.run import Run
-from flipbench.core.stage import Executor, Here, StageOptions, run_stage
+from flipbench.core.stage import Executor, InProcessExecutor, StageOptions, run_stage
 from flipbench.distributed.cluster import RayCluster
 from tests.distributed.number_stage import Numbers
 
@@ -53,7 +53,7 @@ def main() -> None:
     cluster = RayCluster(config, Path(tempfile.gettempdir()))
     starting = seconds(args.actors, 1, cluster)
     print(f"start of {args.actors} actors     {starting:8.2f} s")
-    for name, executor in (("one process", Here()), ("Ray", cluster)):
+    for name, executor in (("one process", InProcessExecutor()), ("Ray", cluster)):
         took = seconds(args.n, args.batch_size, executor)
         print(f"{name:20}  {took:8.2f} s for {args.n:,} records, {1e3 * took / args.n:.2f} ms each")
 

@@ -9,12 +9,12 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 from flipbench.config.local_models import ImagePadding, ModelConfig
-from flipbench.core.errors import DataError, PrerequisiteError, attempt
+from flipbench.core.errors import DataError, PrerequisiteError, result_or_error
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Probe, Response, Score
 from flipbench.core.run import Run
-from flipbench.core.stage import Here, StageOptions, StageReport
+from flipbench.core.stage import InProcessExecutor, StageOptions, StageReport
 from flipbench.models.engine import ASK_OPTIONS, Answers, answers_of, ask
 from flipbench.models.protocols import VLM, Capability, needs_of
 from flipbench.models.vlm.checkpoints import check_files, fingerprint, resolve_path
@@ -86,7 +86,7 @@ class ModelUnderTest:
         """Return why its weights cannot be loaded, without loading them; empty if they can."""
         if self.weights is None:
             return ""
-        return str(attempt(check_files, resolve_path(self.weights.path)) or "")
+        return str(result_or_error(check_files, resolve_path(self.weights.path)) or "")
 
     def load(self) -> VLM:
         """Load the weights, or return the `VLM` given.
@@ -132,7 +132,7 @@ class LoadedThere:
 
     @cached_property
     def _loaded(self) -> VLM:
-        loaded = attempt(self.subject.load)
+        loaded = result_or_error(self.subject.load)
         if isinstance(loaded, DataError):
             raise PrerequisiteError(str(loaded))
         return loaded
@@ -248,7 +248,9 @@ def ask_one(
                 problem,
             )
         return StageReport(f"ask {subject.model.name}", n_skipped=len(ids))
-    vlm = subject.load() if isinstance(options.executor, Here) else LoadedThere(subject)
+    vlm = (
+        subject.load() if isinstance(options.executor, InProcessExecutor) else LoadedThere(subject)
+    )
     return ask(supported, vlm, run, images, options)
 
 

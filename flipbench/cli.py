@@ -10,7 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable
 
-from flipbench.core.streams import (
+from flipbench.streams import (
     PrintableFormatter,
     flush_output,
     open_closed_streams,
@@ -34,7 +34,7 @@ try:
         stages,
     )
     from flipbench.core.errors import FlipbenchError
-    from flipbench.core.workers import is_main
+    from flipbench.core.processes import is_main
 except KeyboardInterrupt:  # Ctrl-C before `main` can say anything
     raise SystemExit(130) from None
 

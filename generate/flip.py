@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flipbench.core.errors import DataError, attempt
+from flipbench.core.errors import DataError, result_or_error
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Flip, Item, Record
 from flipbench.prompting.prompts import LETTERS, yes_no
@@ -59,7 +59,7 @@ class FlipStage:
 
     def __call__(self, items: Sequence[Item]) -> list[Flip | Exception]:
         """Flip a batch."""
-        return [attempt(self._flip, item) for item in items]
+        return [result_or_error(self._flip, item) for item in items]
 
     def _flip(self, item: Item) -> Flip:
         index, text = self._given(item) if item.name in self.given else self._draw(item)

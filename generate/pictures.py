@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from flipbench.core.errors import DataError, PrerequisiteError, ServiceError, attempt
+from flipbench.core.errors import DataError, PrerequisiteError, ServiceError, result_or_error
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate, PictureChoice
 from flipbench.core.records import JsonDict, Probe, Record, Response
@@ -60,7 +60,7 @@ class ByPosition:
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[Chosen | Exception]:
         """Choose for a batch."""
-        return [attempt(self._choose, len(c.item.images)) for c in candidates]
+        return [result_or_error(self._choose, len(c.item.images)) for c in candidates]
 
     def _choose(self, n_images: int) -> Chosen:
         if abs(self.position) > n_images:
@@ -160,7 +160,7 @@ class ByModel:
                 f"{self.vlm.name} returns no option probabilities, which 'generate.picture: by:"
                 " model' needs; name a checkpoint, or choose by position, largest or captioner"
             )
-        asked = [attempt(self._probes, candidate) for candidate in candidates]
+        asked = [result_or_error(self._probes, candidate) for candidate in candidates]
         probes = [p for row in asked if not isinstance(row, Exception) for p in row]
         responses = iter(self.vlm.ask(probes, images) if probes else ())
         return [

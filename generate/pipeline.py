@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from flipbench.core.locks import Share
 from flipbench.core.paired import Candidate, PictureChoice
 from flipbench.core.records import Caption, Edit, Flip, Item, JsonDict
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, In, Stage, StageOptions, StageReport, run_stage
-from flipbench.core.workers import Share
 from flipbench.models.protocols import Captioner, Editor
 
 from .caption import CaptionStage
@@ -152,7 +152,7 @@ class Generator:
     ) -> tuple[list[Candidate], list[StageReport]]:
         """Redraw the captioned candidates; with ``share``, only a worker's share of them."""
         stage = self._editing
-        tasks = [c for c in candidates if c.caption and (share is None or share.has(c.item.id))]
+        tasks = [c for c in candidates if c.caption and (share is None or share.owns(c.item.id))]
         reports = [run_stage(stage, tasks, self.run, options)]
         edits = self.run.index(Edit)
         return [
@@ -169,7 +169,7 @@ class Generator:
     def _has(self, task: object) -> bool:
         """Return whether an item or candidate is in this worker's share."""
         item = task.item if isinstance(task, Candidate) else task
-        return self.share is None or not isinstance(item, Item) or self.share.has(item.id)
+        return self.share is None or not isinstance(item, Item) or self.share.owns(item.id)
 
     def _with_choice(self, candidate: Candidate, choices: Mapping[str, PictureChoice]) -> Candidate:
         choosing = self.choosing

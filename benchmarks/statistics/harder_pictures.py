@@ -26,7 +26,7 @@ from flipbench.core.rates import wilson_interval
 from flipbench.core.records import Checkpoint, Score, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions
-from flipbench.core.workers import Workers
+from flipbench.distributed.workers import Workers
 from flipbench.evaluate import pipeline
 from flipbench.evaluate.detectors.registry import make_detector
 from flipbench.pipelines.assembly import Assembly

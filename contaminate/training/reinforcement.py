@@ -10,7 +10,7 @@ from datasets import Dataset, Image
 from trl import GRPOConfig, GRPOTrainer
 
 from flipbench.core.errors import ConfigError
-from flipbench.core.workers import n_processes
+from flipbench.core.processes import n_processes
 
 from ..data.examples import Example
 

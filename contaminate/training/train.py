@@ -18,9 +18,9 @@ from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 from flipbench.config.training import ConsistencyConfig
 from flipbench.core.errors import DataError, PrerequisiteError, need, shorten
+from flipbench.core.processes import MAIN_PROCESS_TIMEOUT, from_main, is_main, n_processes
 from flipbench.core.records import Checkpoint, Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.core.workers import MAIN_PROCESS_TIMEOUT, from_main, is_main, n_processes
 from flipbench.models.protocols import free_memory
 from flipbench.models.vlm.checkpoints import fingerprint
 
@@ -60,7 +60,7 @@ def train_plan(
 
     Existing epochs are not trained again; after a kill, training resumes from the last complete
     epoch, with the same losses as an uninterrupted run. Several processes
-    (`flipbench.core.workers`) train together; only the main one writes. While another command
+    (`flipbench.core.processes`) train together; only the main one writes. While another command
     trains the plan, this one waits, and finds its checkpoints.
 
     Parameters
@@ -89,7 +89,7 @@ def train_plan(
         If a package or a GPU is missing, or GPU memory is too small.
     """
     job = TrainingJob(plan, items, run, dtype, on_step)
-    with run.turn(f"training {job.folder.name}") if is_main() else nullcontext():
+    with run.exclusive_lock(f"training {job.folder.name}") if is_main() else nullcontext():
         return _checkpoints(job, corpus, train_with)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flipbench.core.confined import confined_path
-from flipbench.core.errors import DataError, attempt, nearest
+from flipbench.core.errors import DataError, nearest, result_or_error
 
 from ..protocol.grid import KINDS, UNTOUCHED, GridModel, Kind
 from .prediction import id_text, truth
@@ -151,7 +151,7 @@ def _listed(row: TableRow, columns: Mapping[str, str], folder: Path | None) -> L
     for meaning, file in files.items():
         if file is None:
             continue
-        inside = attempt(confined_path, file.absolute(), folder) if folder else file
+        inside = result_or_error(confined_path, file.absolute(), folder) if folder else file
         if isinstance(inside, DataError):
             raise DataError(f"{row.where}: {columns[meaning]}: {inside}") from inside
         if not file.is_file():

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from flipbench.benchmarks.tables import parse_json
 from flipbench.config.audit import AuditSettings
-from flipbench.core.errors import DataError, attempt
+from flipbench.core.errors import DataError, result_or_error
 from flipbench.core.records import Item, Probe, Value
 from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions, StageReport, run_stage
@@ -265,7 +265,7 @@ def _read_all(
             why = errors.get(stage.id_of(probe), "it was not asked")
             readings.append(DataError(f"the reader gave no reply: {why}"))
         else:
-            readings.append(attempt(read_reveal, response.text, item))
+            readings.append(result_or_error(read_reveal, response.text, item))
     return readings, report
 
 

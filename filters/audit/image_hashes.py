@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from flipbench.core.errors import DataError, attempt
+from flipbench.core.errors import DataError, result_or_error
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
 from flipbench.core.stage import progress_bar
@@ -58,7 +58,7 @@ def fingerprints(
     distinct = list({ref.sha256: ref for ref in refs}.values())
 
     def fingerprint(ref: ImageRef) -> tuple[NDArray[np.uint8], NDArray[np.uint8], bool] | str:
-        image = attempt(store.open, ref)
+        image = result_or_error(store.open, ref)
         if isinstance(image, DataError):
             return str(image)
         bits = np.packbits(perceptual_hash(image).ravel())

@@ -13,7 +13,7 @@ from PIL import Image
 from pydantic_core import to_jsonable_python
 
 from flipbench.benchmarks import write_jsonl
-from flipbench.core.errors import DataError, attempt
+from flipbench.core.errors import DataError, result_or_error
 from flipbench.core.files import markdown_text, printable_json, without_html, write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
@@ -171,7 +171,7 @@ def _shown(finding: AuditFinding) -> list[FlaggedItem]:
 
 def thumbnail(store: ImageStore, ref: ImageRef) -> str:
     """Return a small image as a data URI, empty if it cannot be read."""
-    image = attempt(store.open, ref)
+    image = result_or_error(store.open, ref)
     if isinstance(image, DataError):
         return ""
     image.thumbnail((_SIDE, _SIDE), Image.Resampling.LANCZOS)

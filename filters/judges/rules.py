@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from flipbench.config.policy import RuleName
-from flipbench.core.errors import DataError, attempt
+from flipbench.core.errors import DataError, result_or_error
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Edit, Record, Verdict, content_id
@@ -58,7 +58,7 @@ class Rule:
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[JudgeDecision | Exception]:
         """Judge a batch, in order."""
-        return [attempt(self._judge, candidate, images) for candidate in candidates]
+        return [result_or_error(self._judge, candidate, images) for candidate in candidates]
 
     def _judge(self, candidate: Candidate, images: ImageStore) -> JudgeDecision:
         edit = edit_of(candidate)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from flipbench.config.kinds import Context
-from flipbench.core.errors import DataError, attempt
+from flipbench.core.errors import DataError, result_or_error
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Value
@@ -41,7 +41,7 @@ class SceneJudge:
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[JudgeDecision | Exception]:
         """Judge a batch."""
-        return [attempt(self._judge, candidate, images) for candidate in candidates]
+        return [result_or_error(self._judge, candidate, images) for candidate in candidates]
 
     def _judge(self, candidate: Candidate, images: ImageStore) -> JudgeDecision:
         family = family_of(candidate)

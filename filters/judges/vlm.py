@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from flipbench.config.kinds import Context
 from flipbench.config.local_models import ModelConfig
-from flipbench.core.errors import DataError, attempt
+from flipbench.core.errors import DataError, result_or_error
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Probe, Response, Value, content_id
@@ -81,7 +81,7 @@ class VLMJudge:
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[JudgeDecision | Exception]:
         """Judge a batch, in order."""
-        probes = [attempt(self._probe, candidate) for candidate in candidates]
+        probes = [result_or_error(self._probe, candidate) for candidate in candidates]
         valid = [probe for probe in probes if isinstance(probe, Probe)]
         responses = iter(self.vlm.ask(valid, images) if valid else ())
         return [

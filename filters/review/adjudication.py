@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from flipbench.core.errors import DataError, attempt
+from flipbench.core.errors import DataError, result_or_error
 from flipbench.core.records import Adjudication, ImageRef, content_id
 from flipbench.core.run import Run
 
@@ -105,7 +105,9 @@ def corpus_pairs(run: Run, keys: Collection[str] | None = None) -> list[CorpusPa
             continue
         pair = CorpusPair(flagged)
         lost = [
-            r for r in pair.pictures if isinstance(attempt(image_path, run.images, r), DataError)
+            r
+            for r in pair.pictures
+            if isinstance(result_or_error(image_path, run.images, r), DataError)
         ]
         if lost:
             log.warning("skipped: %s: image %s is missing", flagged.corpus_key, lost[0].sha256[:12])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flipbench.core.errors import DataError, attempt
+from flipbench.core.errors import DataError, result_or_error
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, Verdict
 from flipbench.core.run import Run
@@ -167,7 +167,9 @@ def edited_pairs(run: Run, edit_ids: Collection[str] | None = None) -> list[Edit
             redrawn=redrawn,
         )
         lost = [
-            r for r in pair.pictures if isinstance(attempt(image_path, run.images, r), DataError)
+            r
+            for r in pair.pictures
+            if isinstance(result_or_error(image_path, run.images, r), DataError)
         ]
         if lost:
             skipped.append(f"{pair.item}: image {lost[0].sha256[:12]} is missing")

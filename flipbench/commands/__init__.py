@@ -139,13 +139,9 @@ def assemble(
     """
     from flipbench.config.experiment import load_config
     from flipbench.core.errors import ConfigError
-    from flipbench.core.workers import (
-        WORKER_VARIABLE,
-        Share,
-        exit_with_parent,
-        is_main,
-        n_processes,
-    )
+    from flipbench.core.locks import Share
+    from flipbench.core.processes import exit_with_parent, is_main, n_processes
+    from flipbench.distributed.workers import WORKER_VARIABLE
 
     if n_processes() > 1 and (workers > 1 or not together):
         raise ConfigError(

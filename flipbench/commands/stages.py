@@ -163,7 +163,7 @@ def contaminate(
         trust=trust,
     )
     import flipbench as fb
-    from flipbench.core.workers import is_main
+    from flipbench.core.processes import is_main
 
     if not (assembly.config.models and assembly.config.contaminate.strategies):
         raise ConfigError(

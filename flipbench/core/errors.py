@@ -35,11 +35,11 @@ class ServiceError(FlipbenchError):
     """A server that refuses, fails or sends an invalid reply."""
 
 
-def attempt(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | DataError:
+def result_or_error(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | DataError:
     """Return the result of a call, or the `DataError` it raises: a failure of one item alone.
 
     >>> def half(n): raise DataError(f"{n} is odd")
-    >>> attempt(half, 3)
+    >>> result_or_error(half, 3)
     DataError('3 is odd')
     """
     try:

@@ -28,7 +28,7 @@ from pydantic import ValidationError
 
 from flipbench import __version__
 from flipbench.core.confined import open_confined
-from flipbench.core.errors import DataError, attempt
+from flipbench.core.errors import DataError, result_or_error
 from flipbench.core.files import (
     PRIVATE,
     flush_folder,
@@ -38,8 +38,8 @@ from flipbench.core.files import (
 )
 from flipbench.core.images import ImageStore
 from flipbench.core.limits import bounded_lines
+from flipbench.core.locks import Share, exclusive_lock
 from flipbench.core.records import Edit, Failure, Record
-from flipbench.core.workers import Share, turn
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Record)
@@ -97,9 +97,9 @@ class Run:
                 f"{self.path}: cannot be written ({error.strerror}); choose another run directory"
             ) from error
 
-    def turn(self, work: str) -> contextlib.AbstractContextManager[None]:
+    def exclusive_lock(self, work: str) -> contextlib.AbstractContextManager[None]:
         """Wait until no other process does ``work`` on this run, and keep it for this one."""
-        return turn(self.path, work, self.share)
+        return exclusive_lock(self.path, work, self.share)
 
     def append(self, records: Sequence[Record], *, wait: bool = True) -> None:
         """Write a batch of records and flush it to disk.
@@ -171,7 +171,7 @@ class Run:
             if record.id in seen:
                 continue
             if isinstance(record, Edit) and not lost and not self.images.has(record.image):
-                file = attempt(self.images.path, record.image)
+                file = result_or_error(self.images.path, record.image)
                 state = "damaged" if isinstance(file, Path) and file.exists() else "missing"
                 log.warning("%s:%d is set aside: its image is %s", path, number, state)
                 continue

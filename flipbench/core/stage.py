@@ -62,7 +62,7 @@ class Executor(Protocol):
         """Yield what became of each batch, in any order."""
 
 
-class Here:
+class InProcessExecutor:
     """The executor of one process: one batch after the other, in order."""
 
     def batch_size(self, stage: str, configured: int) -> int:
@@ -132,7 +132,7 @@ class StageOptions:
     batch_size: int = 16
     progress: bool = True
     partition: str = ""
-    executor: Executor = Here()
+    executor: Executor = InProcessExecutor()
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -159,7 +159,7 @@ def run_stage(
         If the stage violates its protocol: too few or too many results, or a result whose id is
         not that of ``id_of`` and which would therefore be redone on every run.
     """
-    with run.turn(f"{stage.name} {options.partition}".strip()):
+    with run.exclusive_lock(f"{stage.name} {options.partition}".strip()):
         return _run(stage, inputs, run, options)
 
 

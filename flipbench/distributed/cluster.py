@@ -14,7 +14,15 @@ from typing import Any, Generic
 
 from flipbench.config.experiment import ExecutorConfig, RayStage
 from flipbench.core.errors import FlipbenchError, PrerequisiteError, need, shorten
-from flipbench.core.stage import Batch, Here, In, Processed, Stage, failed, process_batch
+from flipbench.core.stage import (
+    Batch,
+    In,
+    InProcessExecutor,
+    Processed,
+    Stage,
+    failed,
+    process_batch,
+)
 
 log = logging.getLogger(__name__)
 _PER_ACTOR = 2  # batches at an actor, so that the next one is there when it has done the first
@@ -154,7 +162,7 @@ class RayCluster:
         """
         settings = self.config.stage(stage.name)
         if settings is None or not batches:
-            yield from Here().process(stage, batches)
+            yield from InProcessExecutor().process(stage, batches)
             return
         ray = self._connected()
         try:
@@ -162,7 +170,7 @@ class RayCluster:
         except TypeError as error:
             why = shorten(str(error).strip().splitlines()[0])
             log.warning("%s stays in this process, since it cannot be sent (%s)", stage.name, why)
-            yield from Here().process(stage, batches)
+            yield from InProcessExecutor().process(stage, batches)
             return
         options = self._options(ray, settings, stage.name)
         n_actors = min(self.n_actors(stage.name), len(batches))

@@ -119,7 +119,7 @@ class RunShare:
 
 
 class ArrayJob:
-    """A job of the array, as `flipbench.core.workers.Worker`."""
+    """A job of the array, as `flipbench.distributed.workers.Worker`."""
 
     def __init__(self, job: Any) -> None:
         self.job, self.is_stopped = job, False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flipbench.core.errors import DataError, attempt
+from flipbench.core.errors import DataError, result_or_error
 from flipbench.core.images import ImageStore
 from flipbench.core.records import FIRST_REPLY, Probe, Record, Response
 from flipbench.core.run import Run
@@ -83,7 +83,7 @@ class AskStage:
 
     def __call__(self, probes: Sequence[Probe]) -> Sequence[Response | Exception]:
         """Answer a batch."""
-        asked = [attempt(self._complete, probe) for probe in probes]
+        asked = [result_or_error(self._complete, probe) for probe in probes]
         replies = iter(self.vlm.ask([p for p in asked if isinstance(p, Probe)], self.images))
         return [
             _answer_to(probe, next(replies)) if isinstance(complete, Probe) else complete

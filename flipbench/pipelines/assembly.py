@@ -17,13 +17,15 @@ from flipbench.config.experiment import Config, ModelConfig, ShapesSpec
 from flipbench.config.kinds import Context, JudgeSpec
 from flipbench.config.trust import note_trusted, settings_to_trust
 from flipbench.core.errors import ConfigError, DataError, nearest
+from flipbench.core.locks import Share
 from flipbench.core.paired import PairedBenchmark
+from flipbench.core.processes import is_main
 from flipbench.core.records import Flip, Item, Verdict
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions
-from flipbench.core.workers import Share, Workers, is_main
 from flipbench.distributed.cluster import RayCluster
 from flipbench.distributed.slurm import SlurmArray
+from flipbench.distributed.workers import Workers
 from flipbench.evaluate.pipeline import ModelUnderTest
 from flipbench.export.recipe import expected_edits
 from flipbench.filters.funnel import read_doubtful

@@ -24,10 +24,11 @@ from flipbench.contaminate.training import estimate as estimating
 from flipbench.contaminate.training.load import check_4bit
 from flipbench.contaminate.training.train import train_plan
 from flipbench.core.errors import ConfigError, PrerequisiteError
+from flipbench.core.processes import is_main, main_first, n_processes
 from flipbench.core.records import Checkpoint, Failure, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.core.stage import messages_above, progress_bar
-from flipbench.core.workers import Workers, is_main, main_first, n_processes
+from flipbench.distributed.workers import Workers
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.grid import TrainedPlan
 from flipbench.pipelines.training_data import plans_of, regimes_of
@@ -46,7 +47,7 @@ def contaminate(assembly: Assembly, workers: Workers | None = None) -> list[Trai
     No pairs need to exist, except for ``contaminate.items: kept``.
 
     A plan that diverges keeps its good epochs, and is logged and recorded as a failure; the others
-    continue. Several processes (`flipbench.core.workers`) train each plan together; ``workers``,
+    continue. Several processes (`flipbench.core.processes`) train each plan together; ``workers``,
     by default the assembly's, divide the plans among them.
 
     Raises
@@ -77,7 +78,7 @@ def contaminate(assembly: Assembly, workers: Workers | None = None) -> list[Trai
         workers.start("contaminate", lambda: _n_done(todo, run), n_left, "train", "step")
     shown = workers.progress and workers.n_workers == 1 and trainer is None
     n_done, numbers = _n_done(plans, run), _numbers(plans)
-    total = sum(n_steps(plan) for plan in plans if workers.have(numbers[plan.id]))
+    total = sum(n_steps(plan) for plan in plans if workers.owns_index(numbers[plan.id]))
     bar = progress_bar("train", total, unit="step", initial=n_done, shown=shown and n_done < total)
     with bar, messages_above(bar):
         return _train(assembly, plans, regimes, workers, trainer, bar)
@@ -107,7 +108,7 @@ def _train(
     failed: set[str] = set()
     numbers, done = _numbers(plans), run.ids(Checkpoint)
     for number, plan in enumerate(plans, 1):
-        if not workers.have(numbers[plan.id]):
+        if not workers.owns_index(numbers[plan.id]):
             continue
         if plan.after in failed:
             log.error("%s, %s: not washed, since its training diverged", plan.model, plan.label)

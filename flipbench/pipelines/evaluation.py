@@ -14,7 +14,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Probe, Response, Score, Verdict
 from flipbench.core.run import Run, versions
 from flipbench.core.stage import StageOptions, StageReport
-from flipbench.core.workers import Workers
+from flipbench.distributed.workers import Workers
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.diagnosis.diagnosis import Diagnosis, diagnose
 from flipbench.evaluate.diagnosis.evidence import outcomes
@@ -94,7 +94,7 @@ def _evaluate(
 ) -> Evaluated:
     models, config, workers = assembly.grid(trained), assembly.config.evaluate, assembly.workers
     options, run = assembly.options(config.batch_size), assembly.run
-    share = [model for number, model in enumerate(models) if workers.have(number)]
+    share = [model for number, model in enumerate(models) if workers.owns_index(number)]
     if workers.n_workers == 1:
         ask_transformers(share, benchmark, config.prompt, run, options)
         _check_models(share, assembly.detectors.names, config.prompt)

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from flipbench.config.experiment import Config, ShapesSpec, load_config
-from flipbench.core.workers import default_workers
+from flipbench.distributed.workers import default_workers
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.contamination import contaminate, plan_contamination
 from flipbench.pipelines.evaluation import Evaluated, count_work, evaluate

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from flipbench.config.kinds import Context
-from flipbench.core.errors import DataError, attempt
+from flipbench.core.errors import DataError, result_or_error
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Value
@@ -36,7 +36,7 @@ class SceneCaptioner:
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[CaptionText | Exception]:
         """Describe a batch."""
-        return [attempt(self._describe, candidate) for candidate in candidates]
+        return [result_or_error(self._describe, candidate) for candidate in candidates]
 
     def _describe(self, candidate: Candidate) -> CaptionText:
         family = family_of(candidate)

@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image
 
-from flipbench.core.errors import DataError, ServiceError, attempt
+from flipbench.core.errors import DataError, ServiceError, result_or_error
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict
@@ -71,7 +71,7 @@ def draw_all(
     called once, with all tasks that will be drawn.
     """
     pairs = zip(candidates, seeds, strict=True)
-    prepared = [attempt(prepare, candidate, seed, images) for candidate, seed in pairs]
+    prepared = [result_or_error(prepare, candidate, seed, images) for candidate, seed in pairs]
     ready = [one for one in prepared if isinstance(one, Prepared)]
     if before is not None:
         before([one.task for one in ready])
@@ -172,7 +172,7 @@ class Batches:
 def _finish(prepared: Prepared, drawn: Drawn) -> Drawing | Exception:
     if isinstance(drawn, Exception):
         return drawn
-    image = attempt(restore, drawn, prepared.plan)
+    image = result_or_error(restore, drawn, prepared.plan)
     if isinstance(image, DataError):
         return image
     if prepared.finish is not None:

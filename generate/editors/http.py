@@ -22,7 +22,13 @@ from pydantic import Field, JsonValue, field_validator
 
 from flipbench.config.kinds import Context
 from flipbench.config.trust import KeyPath, is_loopback
-from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError, attempt
+from flipbench.core.errors import (
+    ConfigError,
+    DataError,
+    PrerequisiteError,
+    ServiceError,
+    result_or_error,
+)
 from flipbench.core.images import ImageStore, check_size, open_image, png_bytes
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Value
@@ -127,7 +133,7 @@ class HTTPEditor:
 
     def _redraw(self, candidate: Candidate, seed: int, images: ImageStore) -> Drawing | Exception:
         try:
-            return attempt(self._draw, candidate, seed, images)
+            return result_or_error(self._draw, candidate, seed, images)
         except ServiceError as error:
             return error
 

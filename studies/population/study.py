@@ -14,7 +14,7 @@ import torch
 from tqdm import tqdm
 
 from flipbench.core.files import atomic_file, write_atomically
-from flipbench.core.workers import process_pool
+from flipbench.core.processes import process_pool
 from flipbench.evaluate.population.results import SHUFFLED
 from flipbench.reporting.writers import frame_csv
 from studies.population.pretraining import can_be_trained

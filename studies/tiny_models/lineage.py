@@ -15,8 +15,8 @@ import torch
 
 from flipbench.core.files import atomic_file, make_folder, replace_folder, write_atomically
 from flipbench.core.images import ImageStore
+from flipbench.core.locks import exclusive_lock
 from flipbench.core.records import ImageRef, Item
-from flipbench.core.workers import turn
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import (
     LETTERS,
@@ -192,7 +192,7 @@ def train_lineage(
     """
     name = checkpoint_name(lineage, mixed)
     final, partial = folder / name, folder / f"{name}.partial"
-    with turn(folder, name):
+    with exclusive_lock(folder, name):
         if not is_trained(folder, lineage, mixed):
             make_folder(partial)
             begun = (beside or folder) / f"{lineage.name}{_BEGUN}"

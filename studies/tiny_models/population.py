@@ -21,8 +21,9 @@ from typing import Any
 from scipy.stats import binomtest
 
 from flipbench.core.files import make_folder, write_atomically
+from flipbench.core.locks import Share
+from flipbench.core.processes import process_pool
 from flipbench.core.rates import Rate
-from flipbench.core.workers import Share, process_pool
 from flipbench.reporting.formats import p_value
 from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 from flipbench.reporting.writers import markdown, records_csv
@@ -74,7 +75,7 @@ def train_population(
     ``share`` leaves the others to other machines.
     """
     make_folder(folder)
-    own = [lineage for number, lineage in enumerate(lineages) if share.has_number(number)]
+    own = [lineage for number, lineage in enumerate(lineages) if share.owns_index(number)]
     left = [lineage for lineage in own if not is_trained(folder, lineage)]
     print(budget(own, left, n_workers), flush=True)
     with process_pool(n_workers) as pool:

@@ -24,7 +24,6 @@ from flipbench.core.files import (
 )
 from flipbench.core.records import Failure
 from flipbench.core.run import Run
-from flipbench.core.streams import PrintableFormatter
 from flipbench.filters import funnel, kept_list
 from flipbench.reporting.pages import environment
 from flipbench.reporting.tables import Cell, Column, Row, Table
@@ -37,6 +36,7 @@ from flipbench.reporting.writers import (
     table_csv,
     write_tables,
 )
+from flipbench.streams import PrintableFormatter
 
 ROOT = Path(__file__).parents[2]
 FORMULAS = ["=1+1", "+cmd|' /C calc'!A0", "-2+3+cmd|x", "@SUM(A1)", "=HYPERLINK(A1)", "\t=1"]

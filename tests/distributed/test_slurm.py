@@ -18,8 +18,8 @@ from flipbench.config.experiment import SlurmConfig, load_config
 from flipbench.core.errors import ConfigError, FlipbenchError, PrerequisiteError
 from flipbench.core.records import Caption, Edit
 from flipbench.core.run import Run
-from flipbench.core.workers import Workers
 from flipbench.distributed.slurm import ArrayJob, SlurmArray
+from flipbench.distributed.workers import Workers
 from flipbench.pipelines.assembly import Assembly
 from flipbench.pipelines.generation import generate
 from tests.distributed.counting_share import LAST

@@ -17,7 +17,7 @@ from flipbench.core.paired import Candidate, PictureChoice
 from flipbench.core.record_base import content_id
 from flipbench.core.records import Caption, Flip, Item
 from flipbench.core.run import Run
-from flipbench.core.workers import Workers
+from flipbench.distributed.workers import Workers
 from flipbench.filters.funnel import losses_of
 from flipbench.generate.captioners.api import APICaptioner
 from flipbench.generate.captioners.shapes import SceneCaptioner

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from flipbench.config.experiment import Config, load_config
+from flipbench.core.locks import Share
 from flipbench.core.records import Caption, Edit, Flip
 from flipbench.core.run import Run
-from flipbench.core.workers import Share
 from flipbench.generate.captioners.api import APICaptioner
 from flipbench.models.vlm.local_chat import LocalChat
 from flipbench.pipelines.assembly import Assembly
@@ -133,11 +133,11 @@ def test_workers_share_the_captions_of_a_local_model(tmp_path: Path) -> None:
         share = Share(number, 2)
         worker = Assembly.open(config, progress=False, share=share)
         _, reports = generate(worker)
-        n_mine = sum(share.has(item.id) for item in worker.items)
+        n_mine = sum(share.owns(item.id) for item in worker.items)
         assert 0 < n_mine < 6 and [r.n_done + r.n_failed for r in reports[:2]] == [n_mine] * 2
         flips = {f.id: f.item_id for f in worker.run.read(Flip)}
         captions = {c.id: flips[c.flip_id] for c in worker.run.read(Caption)}
-        assert all(share.has(captions[i]) for i in captions.keys() - done)
+        assert all(share.owns(captions[i]) for i in captions.keys() - done)
         done |= captions.keys()
         worker.run.close()
     shared = Run(tmp_path / "shared")

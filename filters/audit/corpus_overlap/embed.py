@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flipbench.core.errors import DataError, attempt
+from flipbench.core.errors import DataError, result_or_error
 from flipbench.core.files import printable_json, write_atomically
 from flipbench.core.images import decode
+from flipbench.core.locks import Share
 from flipbench.core.stage import progress_bar
-from flipbench.core.workers import Share
 
 from .corpora import Corpus, Part, Picture
 from .embeddings import Embeddings, check_encoder, identity, open_embeddings
@@ -100,7 +100,7 @@ def embed_corpus(
     else:
         _check_manifest(stored, manifest, folder)
         if "n" in stored:  # finished, unless shards have been deleted
-            opened = attempt(open_embeddings, folder, encoder)
+            opened = result_or_error(open_embeddings, folder, encoder)
             if not isinstance(opened, DataError):
                 return opened
             write_manifest(folder, manifest)
@@ -186,7 +186,7 @@ class _Reader:
     def tasks(self, bar: Any) -> Iterator[_Task]:
         seen = _Seen()
         for number, part in enumerate(self.corpus.parts()):
-            if self.share and not self.share.has_number(number):
+            if self.share and not self.share.owns_index(number):
                 continue
             shard, n_done = 0, 0
             complete = False

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from flipbench.config.chat import ChatSpec, image_tokens
-from flipbench.core.errors import DataError, ServiceError, attempt
+from flipbench.core.errors import DataError, ServiceError, result_or_error
 from flipbench.core.images import ImageStore, open_image, png_bytes
 from flipbench.core.records import ImageRef, JsonDict, content_id
 from flipbench.models.chat.fields import (
@@ -188,7 +188,7 @@ def ask_each(
 
     A `DataError` in ``request``, or a request that fails, is the result of its task alone.
     """
-    requests = [attempt(request, task) for task in tasks]
+    requests = [result_or_error(request, task) for task in tasks]
     replies = iter(chat.ask([r for r in requests if isinstance(r, ChatRequest)], images))
     answers = [r if isinstance(r, DataError) else next(replies) for r in requests]
     return [

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from flipbench.config.corpus import CorpusConfig, PicturesSpec
 from flipbench.core.images import ImageStore
+from flipbench.core.locks import Share, exclusive_lock
 from flipbench.core.records import Adjudication, Item, content_id
 from flipbench.core.run import Run
-from flipbench.core.workers import Share, turn
 from flipbench.filters.agreement.adjudication import AdjudicationOutcome, adjudication_of
 from flipbench.filters.audit.corpus_overlap.corpora import Corpus, store_corpus
 from flipbench.filters.audit.corpus_overlap.embed import embed_corpus
@@ -127,7 +127,7 @@ def _embed(
 ) -> Embeddings:
     place = _place(assembly, config, encoder, source)
     share = assembly.workers.share
-    with turn(place.parent, f"embedding {source.name} {place.name}", share):
+    with exclusive_lock(place.parent, f"embedding {source.name} {place.name}", share):
         return embed_corpus(
             source,
             encoder,
@@ -162,7 +162,7 @@ def _embed_on_cluster(assembly: Assembly, config: CorpusConfig, encoder: str, pl
     if n_shares < 2:
         return
     shares = [Share(number, n_shares) for number in range(n_shares)]
-    with turn(place.parent, f"embedding by {encoder} {place.name}"):
+    with exclusive_lock(place.parent, f"embedding by {encoder} {place.name}"):
         calls = [(config, encoder, place.absolute(), share) for share in shares]
         cluster.call_each("embed", _embed_there, calls)
 

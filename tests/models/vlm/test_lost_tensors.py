@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from flipbench.config.local_models import ModelConfig
-from flipbench.core.errors import DataError, PrerequisiteError, attempt
+from flipbench.core.errors import DataError, PrerequisiteError, result_or_error
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, Response
 from flipbench.models.loading_report import load_pretrained
@@ -315,6 +315,6 @@ def test_a_tied_head_that_an_encoder_does_not_use_is_no_loss(tied: bool) -> None
     model = SimpleNamespace(config=SimpleNamespace(tie_word_embeddings=tied))
     info = {"unexpected_keys": {"lm_head.weight"}, "missing_keys": set(), "mismatched_keys": set()}
     cls = SimpleNamespace(from_pretrained=lambda *_, **__: (model, info))
-    refused = attempt(load_pretrained, cls, "folder", "text_encoder")
+    refused = result_or_error(load_pretrained, cls, "folder", "text_encoder")
     assert (refused is model) is tied
     assert isinstance(refused, DataError) is not tied

@@ -15,7 +15,7 @@ import pytest
 
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
-from flipbench.core.workers import Share
+from flipbench.core.locks import Share
 from flipbench.filters.audit.corpus_overlap.corpora import (
     Corpus,
     Part,

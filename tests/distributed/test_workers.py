@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -17,99 +15,16 @@ import psutil
 import pytest
 
 from flipbench.core.errors import FlipbenchError
+from flipbench.core.locks import Share
 from flipbench.core.records import Edit, Item
 from flipbench.core.run import Run
-from flipbench.core.workers import Share, Worker, Workers
+from flipbench.distributed.workers import Worker, Workers
 
-CHILD = """
-import time
-from flipbench.core.workers import exit_with_parent
-exit_with_parent()
-print("ready", flush=True)
-time.sleep(60)
-"""
 CONFIG = """\
 run: run
 benchmark: {format: shapes, n_items: 8}
 generate: {editor: {kind: shapes}, batch_size: 1}
 """
-POOL = """
-import os, time
-from flipbench.core.workers import process_pool
-
-def work():
-    os.write(1, f"{os.getpid()}\\n".encode())
-    time.sleep(60)
-
-if __name__ == "__main__":
-    with process_pool(2) as pool:
-        for _ in range(2):
-            pool.submit(work)
-"""
-PARENT = """
-import subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE, text=True)
-child.stdout.readline()
-print(child.pid, flush=True)
-child.wait()
-"""
-
-
-def is_running(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def ends(pid: int) -> bool:
-    """Return whether a process ends within ten seconds."""
-    for _ in range(50):
-        if not is_running(pid):
-            return True
-        time.sleep(0.2)
-    return False
-
-
-def test_worker_shares_are_disjoint_and_complete() -> None:
-    shares = [Share(worker, 3) for worker in range(3)]
-    keys = [f"item {number}" for number in range(300)]
-    owners = [[share.worker for share in shares if share.has(key)] for key in keys]
-    assert all(len(owner) == 1 for owner in owners)
-    counts = [sum(owner == [worker] for owner in owners) for worker in range(3)]
-    assert min(counts) > 70, counts
-    assert [s.worker for n in range(6) for s in shares if s.has_number(n)] == [0, 1, 2, 0, 1, 2]
-    with pytest.raises(ValueError, match="counted from 0"):
-        Share.parse("3/3")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="reads the process table of Linux")
-def test_a_worker_ends_when_its_parent_is_killed() -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-c", PARENT, CHILD], stdout=subprocess.PIPE, text=True
-    )
-    assert parent.stdout
-    child = int(parent.stdout.readline())
-    assert is_running(child)
-    os.kill(parent.pid, signal.SIGKILL)
-    parent.wait()
-    assert ends(child)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="reads the process table of Linux")
-def test_a_pool_s_processes_end_when_their_parent_is_killed(tmp_path: Path) -> None:
-    script = tmp_path / "pool.py"
-    script.write_text(POOL)
-    parent = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout
-    children = [int(parent.stdout.readline()) for _ in range(2)]
-    assert len(set(children)) == 2 and all(map(is_running, children))
-    os.kill(parent.pid, signal.SIGKILL)
-    parent.wait()
-    assert all(map(ends, children))
 
 
 @pytest.mark.slow
@@ -191,7 +106,7 @@ def test_a_worker_killed_alone_costs_the_others_nothing_and_is_named(tmp_path: P
 
     items = Run(tmp_path / "run").read(Item)
     other = set(drawn())
-    assert len(other) == sum(Share(1, 2).has(item.id) for item in items) > 0
+    assert len(other) == sum(Share(1, 2).owns(item.id) for item in items) > 0
     with start() as again:
         assert again.wait(600) == 0
     assert len(drawn()) == len(set(drawn())) == 8 and other < set(drawn())

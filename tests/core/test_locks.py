@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from flipbench.core.locks import Share, exclusive_lock
 from flipbench.core.records import Caption
 from flipbench.core.run import Run
-from flipbench.core.workers import Share, turn
 
 WORKER = Path(__file__).parent / "worker.py"
 HOLD = """
 import sys, time
 from pathlib import Path
-from flipbench.core.workers import Share, turn
+from flipbench.core.locks import Share, exclusive_lock
 share = Share.parse(sys.argv[2]) if sys.argv[2:] else None
-with turn(Path(sys.argv[1]), "edit", share):
+with exclusive_lock(Path(sys.argv[1]), "edit", share):
     print("ready", flush=True)
     time.sleep(600)
 """
@@ -46,6 +46,18 @@ def hold(folder: Path, *share: str) -> subprocess.Popen[str]:
 
 def n_lines(run: Path) -> int:
     return sum(len(path.read_bytes().splitlines()) for path in run.rglob("captions/*.jsonl"))
+
+
+def test_worker_shares_are_disjoint_and_complete() -> None:
+    shares = [Share(worker, 3) for worker in range(3)]
+    keys = [f"item {number}" for number in range(300)]
+    owners = [[share.worker for share in shares if share.owns(key)] for key in keys]
+    assert all(len(owner) == 1 for owner in owners)
+    counts = [sum(owner == [worker] for owner in owners) for worker in range(3)]
+    assert min(counts) > 70, counts
+    assert [s.worker for n in range(6) for s in shares if s.owns_index(n)] == [0, 1, 2, 0, 1, 2]
+    with pytest.raises(ValueError, match="counted from 0"):
+        Share.parse("3/3")
 
 
 @pytest.mark.slow
@@ -106,7 +118,7 @@ def test_workers_wait_for_no_other_share_but_for_a_whole_command(tmp_path: Path)
 
 
 def test_a_process_does_not_wait_for_itself(tmp_path: Path) -> None:
-    with turn(tmp_path, "judge o3 (run 1)"), turn(tmp_path, "judge o3 (run 1)"):
+    with exclusive_lock(tmp_path, "judge o3 (run 1)"), exclusive_lock(tmp_path, "judge o3 (run 1)"):
         names = [path.name for path in (tmp_path / ".locks").iterdir()]
         assert names == ["judge-o3-run-1-.lock"]
         assert f"process {os.getpid()} on " in (tmp_path / ".locks" / names[0]).read_text()
@@ -116,5 +128,5 @@ def test_a_folder_that_cannot_be_written_is_reported_by_who_writes_results(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / ".locks").write_text("a file where the folder should be")
-    with caplog.at_level(logging.WARNING), turn(tmp_path, "edit"):
+    with caplog.at_level(logging.WARNING), exclusive_lock(tmp_path, "edit"):
         assert not caplog.records
