@@ -74,7 +74,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "evaluate/cohort": ("core", "reporting", "benchmarks", "config", "evaluate/statistics"),
     "evaluate/validation": (*SPINE, "evaluate/statistics", "evaluate/protocol"),
     "evaluate/report": (*SPINE, *JUDGED),
-    "evaluate/population": (*SPINE, *JUDGED),
     "evaluate/page": (*SPINE, *JUDGED, "evaluate/report"),
     "evaluate/diagnosis": (*MODELS, *SCORING, "evaluate/report"),
     "evaluate/verdict": (

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flipbench.evaluate.population.results import AS_MADE, Results, read_results
-from flipbench.evaluate.population.rules import PValues, best
+from studies.population.results import AS_MADE, Results, read_results
+from studies.population.rules import PValues, best
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "population"
 

@@ -16,9 +16,12 @@ from pathlib import Path
 import pandas as pd
 
 from docs.results.demo_tables import table_rows, with_tables
-from flipbench.evaluate.population.other_lineages import references_summary
-from flipbench.evaluate.population.page import counted, figures_of, headline, tables_of
-from flipbench.evaluate.population.results import (
+from flipbench.evaluate.statistics.design_effect import ClusteredRate
+from flipbench.reporting import figures, writers
+from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
+from studies.population.other_lineages import references_summary
+from studies.population.page import counted, figures_of, headline, tables_of
+from studies.population.results import (
     AS_MADE,
     CLEAN,
     CONTAMINATED,
@@ -28,10 +31,7 @@ from flipbench.evaluate.population.results import (
     flagged,
     read_results,
 )
-from flipbench.evaluate.population.rules import PAIRED
-from flipbench.evaluate.statistics.design_effect import ClusteredRate
-from flipbench.reporting import figures, writers
-from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
+from studies.population.rules import PAIRED
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results" / "population"

@@ -267,13 +267,10 @@ def validate(
     if form not in ("markdown", "csv"):
         raise ConfigError(f"unknown format {form!r}: choose markdown or csv")
     if models.is_dir():
-        if items is not None or form == "csv":
-            raise ConfigError(
-                f"{models}: a population study has its own items, and its tables as CSV with --out"
-            )
-        from flipbench.evaluate.population.page import report
-
-        raise typer.Exit(say_markdown(report(models, out)))
+        raise ConfigError(
+            f"{models}: a folder, not a table of models; for a population study's tables, run"
+            f" `python -m studies.population.page {models}` in a checkout"
+        )
     result = fb.validate(
         models,
         items,

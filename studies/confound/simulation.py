@@ -57,13 +57,8 @@ class ParityModel:
 class SweepPoint:
     """A probe of gain 1 among ``n_low`` models of low gain and two anchors of gain 1.
 
-    Attributes
-    ----------
-    share : float
-        Mean over the repeats of the share of items above 100.
-    flagged : Rate
-        Repeats in which the published rule flags the probe.
-    closed_form : float
+    ``share`` is the mean share of items above 100 over the repeats, ``flagged`` the repeats in
+    which the published rule flags the probe.
     """
 
     n_low: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 
 import typer
 
@@ -14,7 +15,6 @@ from flipbench.commands import (
     Quiet,
     Trust,
     Workers,
-    command_line,
     say,
     say_error,
     say_next,
@@ -47,7 +47,8 @@ def run_population(
         say_error(message)
     if failed:
         raise typer.Exit(1)
-    say_next({command_line("validate", study.run): "makes the study's tables"})
+    page = f"python -m studies.population.page {shlex.quote(str(study.run))}"
+    say_next({page: "makes the study's tables"})
 
 
 if __name__ == "__main__":

@@ -29,17 +29,9 @@ LINEAGES = "lineages.csv"
 class PairsConfig(Value):
     """Other pairs for a kind: the condition that they stand for, and the kind that is repeated.
 
-    Attributes
-    ----------
-    condition : str
-        Its name in tables.
-    kind : str
-        The kind whose training is repeated with these pairs.
-    benchmark : OtherBenchmark or PairsSpec, optional
-        The same pairs for every lineage; null: a draw of each lineage's own.
-    n_items, per_picture : int
-        Of each draw, and of the control's; ``n_items`` null: as in the study. With a ``benchmark``,
-        give the number of its pairs, so that the control sees as many questions.
+    ``benchmark`` has the same pairs for every lineage; null: a draw of each lineage's own.
+    ``n_items`` (null: as in the study) and ``per_picture`` are those of each draw and of the
+    control's; with a ``benchmark``, give the number of its pairs, so that the control sees as many.
     """
 
     condition: str
@@ -52,20 +44,11 @@ class PairsConfig(Value):
 class KindConfig(Value):
     """One kind of contamination; its control is the same training on other items.
 
-    Attributes
-    ----------
-    strategy : str
-        How the lineage's model is trained further; empty with ``pretraining``.
-    epochs, copies : int
-        The dose is their product. With ``pretraining``, ``copies`` are shown in each pass of a
-        lesson of questions.
-    pretraining : bool
-        Train the lineage anew instead, from its random weights, with the items among its lessons
-        (`studies.population.pretraining`).
-    conditions : tuple of str
-        Other perturbed pictures that its models are asked about, too.
-    pairs : PairsConfig, optional
-        Other pairs; only the paired detectors are asked then.
+    The dose is ``epochs`` times ``copies``. With ``pretraining``, no ``strategy`` trains the
+    lineage's model further: it is trained anew from its random weights, with the items among its
+    lessons, ``copies`` in each pass of a lesson of questions (`studies.population.unit.siblings`).
+    ``conditions`` are other perturbed pictures that its models are asked about, too; with other
+    ``pairs``, only the paired detectors are asked.
     """
 
     strategy: str = ""
@@ -155,13 +138,7 @@ def _check_name(where: str, name: str, known: Any) -> None:
 
 
 def load_study(source: Path, overrides: Sequence[str] = (), *, trust: bool = False) -> StudyConfig:
-    """Read a study's configuration, as `flipbench.config.experiment.load_config` reads others.
-
-    Raises
-    ------
-    ConfigError
-        If the file is missing or not YAML, or the configuration is invalid.
-    """
+    """Read a study's configuration, as `flipbench.config.experiment.load_config` reads others."""
     return read_trusted(StudyConfig, find_config(source), overrides, trust=trust)
 
 
@@ -180,13 +157,7 @@ class Lineage:
 
 
 def lineages_of(study: StudyConfig) -> list[Lineage]:
-    """Return the study's models, and the lineages of its folder whose checkpoints exist.
-
-    Raises
-    ------
-    DataError
-        If the folder's table lacks the column ``name``, or there is no lineage at all.
-    """
+    """Return the study's models, and the lineages of its folder whose checkpoints exist."""
     found = [
         Lineage(name, model.path, {"name": name, **model.facts})
         for name, model in study.models.items()
@@ -243,11 +214,6 @@ def experiment(
     """Return the experiment of one kind of contamination and its control on one lineage.
 
     ``siblings`` are models that need no training, for a kind with ``pretraining``.
-
-    Raises
-    ------
-    ConfigError
-        If the study's parts do not fit together.
     """
     kind = study.kinds[name]
     own, other = draws(study, lineage, kind)

@@ -15,11 +15,10 @@ from tqdm import tqdm
 
 from flipbench.core.files import atomic_file, write_atomically
 from flipbench.core.processes import process_pool
-from flipbench.evaluate.population.results import SHUFFLED
 from flipbench.reporting.writers import frame_csv
-from studies.population.pretraining import can_be_trained
+from studies.population.results import SHUFFLED
 from studies.population.settings import StudyConfig, drawn_order, lineages_of
-from studies.population.unit import Unit, run_unit
+from studies.population.unit import Unit, can_be_trained, run_unit
 
 log = logging.getLogger(__name__)
 TABLES = ("scores", "items")

@@ -7,11 +7,13 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 
+from flipbench.benchmarks import ShapesSpec
+from flipbench.config.experiment import ModelUnderTestConfig
 from flipbench.core.errors import DataError
 from flipbench.core.files import atomic_file, write_atomically
 from flipbench.core.images import ImageStore
@@ -19,7 +21,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Score
 from flipbench.evaluate.detectors.perturbation.option_order import OptionOrder
 from flipbench.evaluate.pipeline import ModelUnderTest
-from flipbench.evaluate.population.results import SHUFFLED
+from flipbench.evaluate.protocol.grid import Kind
 from flipbench.evaluate.scoring.conditions import Condition
 from flipbench.models.engine import Answers, answers_of
 from flipbench.pipelines.assembly import Assembly
@@ -30,8 +32,18 @@ from flipbench.pipelines.filtering import make_pairs
 from flipbench.pipelines.grid import TrainedPlan
 from flipbench.prompting.prompts import PromptSettings
 from studies.population.conditions import CONDITIONS, edited
-from studies.population.pretraining import shown, siblings
-from studies.population.settings import Lineage, StudyConfig, experiment, safe
+from studies.population.results import SHUFFLED
+from studies.population.settings import (
+    CONTROL,
+    KindConfig,
+    Lineage,
+    StudyConfig,
+    draws,
+    experiment,
+    safe,
+)
+from studies.tiny_models import lineage as tiny
+from studies.tiny_models.lineage import MixedIn, checkpoint_name, train_lineage
 
 PAIRED = ("perturbation_gap", "old_answer_attraction", "confidence_gap")
 """The detectors that are repeated with other perturbed pictures."""
@@ -63,11 +75,6 @@ def run_unit(study: StudyConfig, unit: Unit) -> None:
     """Train, ask and score; write ``scores.parquet``, ``items.parquet`` and, last, ``unit.json``.
 
     A run that was killed continues with what its run directory has.
-
-    Raises
-    ------
-    DataError
-        If a training diverged.
     """
     start, cpu = time.time(), time.process_time()
     kind = study.kinds[unit.kind]
@@ -204,3 +211,52 @@ def _item_rows(
         row[SHUFFLED] = Condition.read("", answers, [again]).outcomes[0] if again else None
         row["old_answer"] = row["perturbed_choice"] == pair.original.answer
         yield row
+
+
+def can_be_trained(lineage: Lineage) -> bool:
+    """Return whether a lineage's recipe is known, as of those of ``tiny_models.population``."""
+    facts = lineage.facts
+    return (
+        facts.get("family") in tiny.FAMILIES
+        and facts.get("size") in get_args(tiny.SizeName)
+        and facts.get("level") in get_args(tiny.Level)
+        and facts.get("seed", "").isdigit()
+    )
+
+
+def shown(kind: KindConfig) -> Kind:
+    """Return what such a pre-training shows of the items."""
+    return "whole texts" if kind.data.leak == "whole_texts" else "letters"
+
+
+def siblings(study: StudyConfig, lineage: Lineage, name: str) -> dict[str, ModelUnderTestConfig]:
+    """Train a lineage anew, twice, unless that is done; return the two models.
+
+    Both start from the lineage's own random weights and see its own scenes and conversations, draw
+    for draw. Among the questions, the first sees the lineage's benchmark and the second, the
+    control, as many other questions (`studies.tiny_models.lineage.MixedIn`). Until the first
+    questions all three are one model, which is taken from beside the lineage's checkpoint if it is
+    there. Checkpoints are in ``RUN/pretraining``.
+    """
+    kind, facts = study.kinds[name], lineage.facts
+    same: Any = {key: facts[key] for key in ("family", "size", "level")}
+    model = tiny.Lineage(**same, seed=int(facts["seed"]))
+    models = {}
+    for label, mixed in zip((name, f"{name}{CONTROL}"), _mixed(study, lineage, kind), strict=True):
+        folder = study.run / "pretraining"
+        record = train_lineage(folder, model, mixed=mixed, beside=Path(lineage.path).parent)
+        models[f"{lineage.name}, {label}"] = ModelUnderTestConfig(
+            path=str(folder / checkpoint_name(model, mixed)),
+            family=lineage.name,
+            strategy="pre-training",
+            dose=0 if label.endswith(CONTROL) else record["mixed_in"]["dose"],
+        )
+    return models
+
+
+def _mixed(study: StudyConfig, lineage: Lineage, kind: KindConfig) -> list[MixedIn]:
+    as_texts, lessons = shown(kind) == "whole texts", []
+    for spec in draws(study, lineage, kind):
+        assert isinstance(spec, ShapesSpec) and spec.seed is not None and spec.n_items is not None
+        lessons.append(MixedIn(spec.seed, spec.n_items, kind.copies, as_texts))
+    return lessons

@@ -56,13 +56,7 @@ class AuditRow:
         return self.model.lower().startswith(EXTERNAL)
 
     def number(self, column: str) -> Decimal | None:
-        """Return a cell with its digits; None if it is empty.
-
-        Raises
-        ------
-        DataError
-            If it is not a number.
-        """
+        """Return a cell with its digits; None if it is empty."""
         text = self.cells.get(column, "").strip()
         try:
             value = Decimal(text) if text else None
@@ -91,13 +85,7 @@ Check = Callable[[Sequence[AuditRow]], Iterator[AuditIssue]]
 
 
 def read_audit(path: Path) -> list[AuditRow] | None:
-    """Return the rows of an audit's table; None if the file has other columns.
-
-    Raises
-    ------
-    DataError
-        If there is no such file, or a row has another number of cells than the header.
-    """
+    """Return the rows of an audit's table; None if the file has other columns."""
     header, rows = numbered_rows(path)
     if not _checks(header):
         return None

@@ -18,16 +18,17 @@ from flipbench.cli import app
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.paired import PairedBenchmark
 from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.evaluate.population import (
-    agreement,
-    audits,
+from flipbench.evaluate.statistics.paired import mcnemar_p
+from flipbench.prompting.prompts import PromptSettings
+from flipbench.reporting.tables import Table
+from studies.population import (
     kinds,
     other_lineages,
     page,
     power,
     rules,
 )
-from flipbench.evaluate.population.results import (
+from studies.population.results import (
     Results,
     Rule,
     flagged,
@@ -35,9 +36,6 @@ from flipbench.evaluate.population.results import (
     models_of,
     read_results,
 )
-from flipbench.evaluate.statistics.paired import mcnemar_p
-from flipbench.prompting.prompts import PromptSettings
-from flipbench.reporting.tables import Table
 
 GAP, CONFIDENCE = Rule("perturbation_gap", "mcnemar"), Rule("confidence_gap", "label_swap")
 ORDER, RELATIVE = Rule("option_order", "mcnemar"), Rule("perturbation_gap", "relative")
@@ -312,26 +310,26 @@ def test_all_pairs_of_a_model_are_tested_as_scipy_tests_them(results: Results) -
 
 
 def test_audits_accuse_clean_models_whose_sets_differ(results: Results) -> None:
-    rows = cells(audits.audits(results))
+    rows = cells(power.audits(results))
     assert rows["no members, sets of other kinds of question"] == ["100.0 [67.6, 100.0]", "8"]
     assert float(rows["no members, sets alike"][0].split()[0]) < 15
     assert "texts: all items" in rows and "texts: 10 members, 10 others" in rows
 
 
 def test_detectors_that_see_the_same_models_agree(results: Results) -> None:
-    rows = cells(agreement.agreement(results))
+    rows = cells(kinds.agreement(results))
     assert rows["Perturbation gap"][0] == "+1.00"
     assert float(rows["Perturbation gap"][1]) > 0.2
 
 
 @pytest.mark.slow
 def test_one_command_makes_every_table(folder: Path, tmp_path: Path) -> None:
-    done = CliRunner().invoke(app, ["validate", str(folder), "--out", str(tmp_path)])
+    done = CliRunner().invoke(page.app, [str(folder), "--out", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert "8 clean lineages: 8 models as released, 16 contaminated in 2 kinds" in done.output
-    for extra in (["--format", "csv"], ["--items", str(folder / "items.parquet")]):
-        refused = CliRunner().invoke(app, ["validate", str(folder), *extra])
-        assert isinstance(refused.exception, ConfigError)
+    refused = CliRunner().invoke(app, ["validate", str(folder)])
+    assert isinstance(refused.exception, ConfigError)
+    assert "python -m studies.population.page" in str(refused.exception)
     written = {path.name for path in tmp_path.iterdir()}
     assert {"validation.md", "overview.csv", "power.png", "decision-tree.csv"} <= written
 

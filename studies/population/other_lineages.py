@@ -11,12 +11,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from flipbench.core.randomness import generator
-from flipbench.core.rates import wilson_interval
+from flipbench.evaluate.statistics.paired import mcnemar_p
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
-
-from ..statistics.paired import mcnemar_p
-from .results import (
+from studies.population.results import (
     ALPHA,
     AS_MADE,
     CLEAN,
@@ -25,6 +23,7 @@ from .results import (
     N_SUBSETS,
     Results,
     Rule,
+    mean_share_cell,
     models_of,
 )
 
@@ -45,16 +44,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Gaps:
-    """The gaps of M models in one condition; every array has shape (n_models,).
+    """The gaps of M models in one condition, each array of shape (n_models,).
 
-    Attributes
-    ----------
-    values : ndarray
-        Perturbed - original accuracy, fractions.
-    variances : ndarray
-        Of ``values``, over items or pictures.
-    accuracies : ndarray
-        On the original items.
+    ``values`` are perturbed - original accuracy, ``variances`` theirs over items or pictures, and
+    ``accuracies`` those on the original items; all are fractions.
     """
 
     lineages: NDArray[np.str_]
@@ -68,14 +61,8 @@ class Gaps:
         return np.flatnonzero((self.arms == CLEAN) & (self.lineages != self.lineages[model]))
 
     def flags(self, model: int, references: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return whether the model is flagged against each panel of references.
+        """Return whether the model is flagged by each row of (n_panels, n_references) references.
 
-        Parameters
-        ----------
-        references : ndarray of int, shape (n_panels, n_references)
-
-        Notes
-        -----
         A one-sided test at .05 of the model's gap less the references' mean gap. The variance
         between references that their items do not explain counts for the model as for each of
         them; then the degrees of freedom are n_references - 1. Lineages have questions of their
@@ -106,7 +93,7 @@ def other_lineages(results: Results) -> Table | None:
         (
             condition,
             tuple(
-                Row(name, tuple(_share(by_arm[arm]) for arm in ARMS))
+                Row(name, tuple(mean_share_cell(by_arm[arm]) for arm in ARMS))
                 for name, by_arm in shares.items()
             ),
         )
@@ -282,13 +269,3 @@ def _shares_of_parents(results: Results, condition: str) -> dict[str, list[float
         rows = rows[rows["kind"].isin(["", KIND])]
         shares[arm] = [float(verdict == CONTAMINATED) for verdict in rows["verdict"]]
     return shares
-
-
-def _share(shares: list[float]) -> Cell:
-    """Return the mean in percent, with Wilson's interval of as many cases."""
-    n = len(shares)
-    if not n:
-        return Cell(formats.NOTHING)
-    mean = float(np.mean(shares))
-    between = wilson_interval(n * mean, n)
-    return Cell(formats.percent(mean), formats.interval(between, formats.percent))

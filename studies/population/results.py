@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,9 +13,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from flipbench.core.errors import DataError
-
-from ..detectors.registry import DETECTORS
-from ..statistics.design_effect import ClusteredRate, clustered_rate
+from flipbench.core.rates import wilson_interval
+from flipbench.evaluate.detectors.registry import DETECTORS
+from flipbench.evaluate.protocol.detector import About
+from flipbench.evaluate.statistics.design_effect import ClusteredRate, clustered_rate
+from flipbench.reporting import formats
+from flipbench.reporting.tables import Cell
 
 AS_MADE = "as made"
 CLEAN, CONTROL, CONTAMINATED = "clean", "control", "contaminated"
@@ -43,43 +46,42 @@ class Rule:
     @property
     def title(self) -> str:
         """The detector's name in tables, and that of a rule that is not the default."""
-        if self.detector not in DETECTORS:
+        about = self._about
+        if about is None:
             return f"{self.detector}, {self.rule}"
-        about = DETECTORS[self.detector].about
         return about.title if self.is_default else f"{about.title}, {self.rule}"
 
     @property
     def is_default(self) -> bool:
         """Whether it is the detector's default rule."""
-        known = self.detector in DETECTORS
-        return known and DETECTORS[self.detector].about.default_rule == self.rule
+        about = self._about
+        return about is not None and about.default_rule == self.rule
 
     @property
     def is_test(self) -> bool:
         """Whether it decides by p <= alpha; if not, its p-value is that of another rule's test."""
-        known = self.detector in DETECTORS
-        return not known or self.rule not in DETECTORS[self.detector].about.levels
+        about = self._about
+        return about is None or self.rule not in about.levels
 
     @property
     def needs_clean_model(self) -> bool:
         """Whether it compares with a clean model."""
-        known = self.detector in DETECTORS
-        return known and DETECTORS[self.detector].about.needs_clean_model(self.rule)
+        about = self._about
+        return about is not None and about.needs_clean_model(self.rule)
+
+    @property
+    def _about(self) -> About | None:
+        return DETECTORS[self.detector].about if self.detector in DETECTORS else None
 
 
 @dataclass(frozen=True)
 class Results:
     """A population study's tables.
 
-    Attributes
-    ----------
-    scores : DataFrame
-        One row for each model, condition and rule. A model is given by lineage, kind, arm
-        ("clean": as released, "control": trained on other items, "contaminated") and dose.
-    items : DataFrame
-        One row for each model, condition that has pairs of its own, and pair.
-    lineages : DataFrame
-        One row for each lineage, with ``name`` and facts such as class, size and level.
+    ``scores`` has a row for each model, condition and rule; a model is given by lineage, kind, arm
+    ("clean": as released, "control": trained on other items, "contaminated") and dose. ``items``
+    has one for each model, condition with pairs of its own, and pair; ``lineages`` has one for each
+    lineage, with ``name`` and facts such as class, size and level.
     """
 
     scores: pd.DataFrame
@@ -147,13 +149,7 @@ class Results:
 
 
 def read_results(folder: Path) -> Results:
-    """Read the tables of a study.
-
-    Raises
-    ------
-    DataError
-        If a table is missing or damaged, or lacks a column.
-    """
+    """Read the tables of a study."""
     frames = {}
     for name, columns in _COLUMNS.items():
         path = folder / f"{name}.parquet"
@@ -202,6 +198,16 @@ def flagged(rows: pd.DataFrame, *, exact: bool = False) -> ClusteredRate:
         (rows["verdict"] == "contaminated").groupby(rows["lineage"]).agg(["sum", "size"]).to_numpy()
     )
     return clustered_rate([(int(k), int(n)) for k, n in counts], exact=exact)
+
+
+def mean_share_cell(shares: Sequence[float]) -> Cell:
+    """Return the mean in percent, with Wilson's interval of as many cases: shares vary no more."""
+    n = len(shares)
+    if not n:
+        return Cell(formats.NOTHING)
+    mean = float(np.mean(shares))
+    between = wilson_interval(n * mean, n)
+    return Cell(formats.percent(mean), formats.interval(between, formats.percent))
 
 
 def suspicion(rows: pd.DataFrame) -> NDArray[np.float64]:

@@ -1,22 +1,33 @@
-"""All tables and figures of a population study, in order."""
+"""All tables and figures of a population study: ``python -m studies.population.page FOLDER``."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+import typer
 from matplotlib.figure import Figure
 
+from flipbench.cli import main
+from flipbench.commands import say_markdown
 from flipbench.reporting import figures, writers
 from flipbench.reporting.tables import Table
+from studies.population.kinds import (
+    agreement,
+    by_kind,
+    conditions,
+    controls,
+    doses,
+    models,
+    overview,
+)
+from studies.population.other_lineages import other_lineages
+from studies.population.power import audits, curves_figure, power_curves, power_table
+from studies.population.results import CLEAN, CONTAMINATED, CONTROL, Results, flagged, read_results
+from studies.population.rules import calibrate, decision_tree
 
-from .agreement import agreement
-from .audits import audits
-from .kinds import by_kind, conditions, controls, doses, models, overview
-from .other_lineages import other_lineages
-from .power import curves_figure, power_curves, power_table
-from .results import CLEAN, CONTAMINATED, CONTROL, Results, flagged, read_results
-from .rules import calibrate, decision_tree
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 _ARMS = {CONTAMINATED: "contaminated models", CONTROL: "controls"}
 BY_ITEMS = ("letters", "letters, dose 1", "letters, dose 12", "paraphrased")
@@ -69,30 +80,18 @@ def headline(results: Results) -> str:
     return f"{counted(results)} {calibrated}"
 
 
-def report(folder: Path, out: Path | None = None) -> str:
-    """Return the tables of a study's folder as Markdown; with ``out``, write the page there, too.
-
-    Raises
-    ------
-    DataError
-        As `read_results`, and if the page cannot be written.
-    """
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="a study's run, or docs/results/population")],
+    out: Annotated[Path | None, typer.Option(help="write tables and figures there, too")] = None,
+) -> None:
+    """Print the tables of a population study as Markdown."""
     results = read_results(folder)
     if out is not None:
-        write_page(results, out)
-    return markdown(results)
-
-
-def markdown(results: Results) -> str:
-    """Return headline and tables."""
-    return "\n\n".join([headline(results), *map(writers.markdown, tables_of(results))])
-
-
-def write_page(results: Results, folder: Path) -> Path:
-    """Write the tables, each also as CSV, and the figures; return the Markdown file."""
-    for name, figure in figures_of(results).items():
-        figures.save(figure, folder / name)
-    return writers.write_tables(tables_of(results), folder, "validation.md", headline(results))
+        for name, figure in figures_of(results).items():
+            figures.save(figure, out / name)
+        writers.write_tables(tables_of(results), out, "validation.md", headline(results))
+    say_markdown("\n\n".join([headline(results), *map(writers.markdown, tables_of(results))]))
 
 
 def figures_of(results: Results) -> dict[str, Figure]:
@@ -125,3 +124,7 @@ def power_figure(results: Results) -> Figure:
         panels[0].set_xticks(range(len(rules)), names, rotation=40, ha="left", fontsize=8)
         panels[1].tick_params(bottom=False, labelbottom=False)
     return figure
+
+
+if __name__ == "__main__":
+    main(app)

@@ -1,21 +1,31 @@
-"""Power, false alarms and AUROC of every detector, by kind of contamination and by condition."""
+"""Every detector's power, false alarms and AUROC, by kind and condition, and their agreement."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pandas as pd
 
+from flipbench.evaluate.detectors.registry import DETECTORS
+from flipbench.evaluate.protocol.grid import KINDS
+from flipbench.evaluate.statistics.design_effect import ClusteredRate
+from flipbench.evaluate.statistics.roc import Separation, separation
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell, rate_cell
-
-from ..detectors.registry import DETECTORS
-from ..protocol.grid import KINDS
-from ..statistics.design_effect import ClusteredRate
-from ..statistics.roc import Separation, separation
-from .results import AS_MADE, CLEAN, CONTAMINATED, CONTROL, Results, Rule, flagged, suspicion
+from studies.population.results import (
+    AS_MADE,
+    CLEAN,
+    CONTAMINATED,
+    CONTROL,
+    Results,
+    Rule,
+    flagged,
+    suspicion,
+)
 
 NOTHING = Cell(formats.NOTHING)
+MIN_MODELS = 6
 
 
 def short_rate(rate: ClusteredRate) -> Cell:
@@ -105,33 +115,22 @@ def controls(results: Results) -> Table | None:
 def by_kind(results: Results) -> list[Table]:
     """Return three tables of detectors by kinds: power, alarms of the controls, AUROC."""
 
-    def caught(rule: Rule, kind: str) -> Cell:
-        return short_rate(flagged(results.of(rule, CONTAMINATED, kind)))
+    def rates(arm: str, *, exact: bool = False) -> Callable[[Rule, str], Cell]:
+        return lambda rule, kind: short_rate(flagged(results.of(rule, arm, kind), exact=exact))
 
-    def alarms(rule: Rule, kind: str) -> Cell:
-        return short_rate(flagged(results.of(rule, CONTROL, kind), exact=True))
-
-    def auroc(rule: Rule, kind: str) -> Cell:
-        return _auroc(separated(results, rule, kind))
-
-    about = {
-        "power": (
-            caught,
-            "Contaminated models that the default rule flags, k/n [95 % interval, percent].",
-        ),
-        "alarms": (
-            alarms,
-            "Controls that the default rule flags: the same training on other items, k/n.",
-        ),
-        "auroc": (
-            auroc,
-            "AUROC of the default rule's statistic: contaminated models of the kind against its"
-            " controls and the released models.",
-        ),
-    }
+    caught = "Contaminated models that the default rule flags, k/n [95 % interval, percent]."
+    alarms = "Controls that the default rule flags: the same training on other items, k/n."
+    auroc = (
+        "AUROC of the default rule's statistic: contaminated models of the kind against its"
+        " controls and the released models."
+    )
     return [
         _kinds_by_rules(key, caption, results.kinds, results.default_rules, cell)
-        for key, (cell, caption) in about.items()
+        for key, caption, cell in (
+            ("power", caught, rates(CONTAMINATED)),
+            ("alarms", alarms, rates(CONTROL, exact=True)),
+            ("auroc", auroc, lambda rule, kind: _auroc(separated(results, rule, kind))),
+        )
     ]
 
 
@@ -223,3 +222,43 @@ def models(results: Results) -> Table:
     columns += [Column("Original, %"), Column("Perturbed, %")]
     caption = "Clean models as released, on the pairs of their own draw."
     return Table("lineages", caption, "Lineage", tuple(columns), (("", tuple(rows)),))
+
+
+def correlations(results: Results) -> pd.DataFrame:
+    """Return Spearman's correlation of the default rules' suspicion, within lineages.
+
+    Each lineage's mean is subtracted first, so that two detectors do not agree merely because
+    both find one lineage more suspicious, clean or not. NaN below six models.
+    """
+    columns = {}
+    for rule in results.default_rules:
+        rows = pd.concat([results.of(rule, arm) for arm in (CLEAN, CONTROL, CONTAMINATED)])
+        rows = rows[rows["statistic"].notna()]
+        values = pd.Series(
+            suspicion(rows), pd.MultiIndex.from_frame(rows[["lineage", "kind", "arm", "dose"]])
+        )
+        columns[rule] = values - values.groupby(level="lineage").transform("mean")
+    if not columns:
+        return pd.DataFrame()
+    frame = pd.DataFrame({rule.title: values for rule, values in columns.items()})
+    return frame.corr(method="spearman", min_periods=MIN_MODELS)
+
+
+def agreement(results: Results) -> Table | None:
+    """Return the correlations as a table."""
+    frame = correlations(results)
+    if frame.empty:
+        return None
+    rows = tuple(
+        Row(
+            str(name),
+            tuple(
+                Cell(formats.NOTHING if np.isnan(value) else formats.signed(value))
+                for value in values
+            ),
+        )
+        for name, values in zip(frame.index, frame.to_numpy(), strict=True)
+    )
+    columns = tuple(Column(str(name)) for name in frame.columns)
+    caption = "Rank correlation of the detectors' suspicion over models, within lineages."
+    return Table("agreement", caption, "Detector", columns, (("", rows),))

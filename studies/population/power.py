@@ -1,4 +1,4 @@
-"""Power of the paired tests against the number of pairs."""
+"""What subsets of the items show: power by number of pairs, and audits of membership."""
 
 from __future__ import annotations
 
@@ -18,15 +18,26 @@ from scipy import stats
 from flipbench.core.randomness import generator
 from flipbench.core.rates import wilson_interval
 from flipbench.core.records import Interval
+from flipbench.evaluate.statistics.counts import poisson_binomial_tail
 from flipbench.reporting import figures, formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
-
-from ..statistics.counts import poisson_binomial_tail
-from .results import ALPHA, AS_MADE, CONTAMINATED, CONTROL, N_SUBSETS, SHUFFLED, Results, models_of
+from studies.population.results import (
+    ALPHA,
+    AS_MADE,
+    CLEAN,
+    CONTAMINATED,
+    CONTROL,
+    N_SUBSETS,
+    SHUFFLED,
+    Results,
+    mean_share_cell,
+    models_of,
+)
 
 SIZES = (25, 50, 75, 100, 120, 200, 400)
 TESTS = ("McNemar", "loss", "old answers", "confidence gap", "option order")
 TICKS = (25, 50, 100, 200, 400)
+EASY = ("color", "shape")
 _CLIP = float(np.log(1000))
 _CRITICAL = float(stats.norm.ppf(ALPHA))
 
@@ -35,15 +46,9 @@ _CRITICAL = float(stats.norm.ppf(ALPHA))
 class Curves:
     """How often each test flags the models of one arm, by the number of pairs.
 
-    Attributes
-    ----------
-    name : str
-        The kind of contamination, with the condition of the pairs.
-    n_models : tuple of int
-        For each test; option order has only those whose answers in another order were kept.
-    shares : dict of ndarray, shape (n_tests,)
-        By number of pairs: the mean over models of the share of subsets that are flagged; NaN
-        without models.
+    ``name`` is the kind of contamination, with the condition of the pairs. ``n_models`` counts, for
+    each test, the models (for option order, those whose answers in another order were kept), and
+    ``shares`` has, by number of pairs, their mean share of flagged subsets; NaN without models.
     """
 
     name: str
@@ -219,14 +224,7 @@ def _mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> NDArray[np.
 
 
 def _exceed(hits: NDArray[np.int64], events: dict[float, NDArray[np.int64]]) -> NDArray[np.bool_]:
-    """Return where there are more hits than chance explains.
-
-    Parameters
-    ----------
-    hits : ndarray, shape (n_subsets,)
-    events : dict of ndarray, shape (n_subsets,)
-        How many events there are, by the probability of a hit.
-    """
+    """Return in which subsets there are more hits than chance; events are by hit probability."""
     least = [
         _critical(tuple(zip(events, map(int, counts), strict=True)))
         for counts in zip(*events.values(), strict=True)
@@ -243,3 +241,64 @@ def _critical(events: tuple[tuple[float, int], ...]) -> int:
     """
     tail = poisson_binomial_tail([p for p, n in events for _ in range(n)])
     return int((tail > ALPHA).sum())
+
+
+def audits(results: Results) -> Table | None:
+    """Return how often an audit of membership accuses: suspected items against other items.
+
+    The log-probability of the right letter of suspected items is compared with that of other
+    items (Mann-Whitney, one-sided at .05). On clean models no item is a member: halves drawn at
+    random, and halves of other kinds of question. On models trained on a share of the items:
+    members against non-members, all of them and few.
+
+    References
+    ----------
+    arXiv 2606.03305 names these two failures of audits, shifted sets and few items.
+    """
+    tests: dict[str, list[float]] = {}
+    for (_, kind, arm), rows in models_of(results.items):
+        values = rows["original_log_prob"].to_numpy(dtype=float)
+        if np.isnan(values).any():
+            continue
+        member = rows["member"].to_numpy()
+        rng = generator(0, "-".join(map(str, rows.iloc[0][["lineage", "kind", "arm"]])), "audits")
+        easy = rows["category"].isin(EASY).to_numpy()
+        if arm == CLEAN:
+            halves = np.arange(len(rows)) % 2 == 0
+            shares = [_accuses(values, rng.permutation(halves)) for _ in range(N_SUBSETS)]
+            tests.setdefault("no members, sets alike", []).append(float(np.mean(shares)))
+            if easy.any() and not easy.all():
+                shifted = float(_accuses(values, easy))
+                tests.setdefault("no members, sets of other kinds of question", []).append(shifted)
+        if arm == CONTAMINATED and member.any() and not member.all():
+            tests.setdefault(f"{kind}: all items", []).append(float(_accuses(values, member)))
+            few = [_few(values, member, rng, 10) for _ in range(N_SUBSETS)]
+            tests.setdefault(f"{kind}: 10 members, 10 others", []).append(float(np.mean(few)))
+    if not tests:
+        return None
+    rows_of = [
+        Row(name, (mean_share_cell(shares), Cell(str(len(shares)))))
+        for name, shares in tests.items()
+    ]
+    return Table(
+        "audits",
+        "How often an audit of membership accuses at .05 (Mann-Whitney of the right letters'"
+        " log-probabilities), mean over models. Brackets: 95 % intervals that count each model"
+        " once, in percent.",
+        "Sets",
+        (Column("Accused, %"), Column("Models")),
+        (("", tuple(rows_of)),),
+    )
+
+
+def _accuses(values: NDArray[np.float64], suspected: NDArray[np.bool_]) -> bool:
+    test = stats.mannwhitneyu(values[suspected], values[~suspected], alternative="greater")
+    return bool(test.pvalue <= ALPHA)
+
+
+def _few(
+    values: NDArray[np.float64], member: NDArray[np.bool_], rng: np.random.Generator, n: int
+) -> bool:
+    chosen = [rng.permutation(np.flatnonzero(side))[:n] for side in (member, ~member)]
+    labels = np.repeat([True, False], [len(part) for part in chosen])
+    return _accuses(values[np.concatenate(chosen)], labels)

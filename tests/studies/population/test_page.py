@@ -19,7 +19,7 @@ from docs.results.validation_tables import (
     page_tables,
     readme_tables,
 )
-from flipbench.evaluate.population.results import Results, read_results
+from studies.population.results import Results, read_results
 
 
 @pytest.fixture(scope="module")

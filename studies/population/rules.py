@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
+from flipbench.evaluate.detectors.registry import DETECTORS
+from flipbench.evaluate.statistics.design_effect import ClusteredRate, clustered_rate
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
-
-from ..detectors.registry import DETECTORS
-from ..statistics.design_effect import ClusteredRate, clustered_rate
-from .results import AS_MADE, CONTAMINATED, Results, Rule, judged
+from studies.population.results import AS_MADE, CONTAMINATED, Results, Rule, judged
 
 LEVELS = (0.05, 0.02, 0.01, 0.005, 0.001)
 MAX_ALARMS = 0.01
@@ -53,18 +52,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class PValues:
-    """The p-values of models by rule.
+    """The p-values of models by rule; rules that decide by anything else are left out.
 
-    Rules that decide by anything else, such as a sign or a published band, are left out.
-
-    Attributes
-    ----------
-    frames : dict of DataFrame
-        By condition: one row for each model, with lineage, kind and arm as index, and a column for
-        each rule; NaN where a rule cannot judge a model. Rules that do not look at perturbed
-        pictures have the values of the condition "as made" in each.
-    measured : dict of set
-        By condition: the columns that were scored there.
+    ``frames`` has, by condition, a row for each model (lineage, kind, arm) and a column for each
+    rule; NaN where a rule cannot judge a model. Rules that do not look at perturbed pictures have
+    the values of the condition "as made". ``measured`` names the columns scored in each condition.
     """
 
     frames: dict[str, pd.DataFrame]
@@ -220,15 +212,9 @@ def best(values: PValues, rules: Sequence[Rule], n_rules: int) -> Choice | None:
 class Calibrated:
     """The best choice of several rules and of one, from half the lineages, on the other half.
 
-    Attributes
-    ----------
-    power, alarms : (ClusteredRate, ClusteredRate)
-        Of the combination and of the single rule, with the pictures as made.
-    worst : tuple of (str, ClusteredRate)
-        The condition in which each flags the greatest share of clean models, and how many.
-    better : bool
-        Whether the combination flags more contaminated models of the other half than the single
-        rule: an exact one-sided sign test over lineages, at .05.
+    Rates are those of the combination, then of the single rule, with the pictures as made;
+    ``worst`` is the condition in which each flags the greatest share of clean models. The p-value
+    is of an exact one-sided sign test over lineages: does the combination flag more?
     """
 
     combination: Choice
@@ -279,12 +265,11 @@ def calibrate(results: Results) -> Calibrated | None:
     wins = _by_lineage(counted, combination) - _by_lineage(counted, single)
     n_won, n_lost = int((wins > 0).sum()), int((wins < 0).sum())
     p = stats.binom.sf(n_won - 1, n_won + n_lost, 0.5) if n_won + n_lost else 1.0
-    both = (combination, single)
     return Calibrated(
         combination=combination,
         single=single,
-        power=_pair([counted.caught(choice) for choice in both]),
-        alarms=_pair([counted.alarms(choice) for choice in both]),
+        power=(counted.caught(combination), counted.caught(single)),
+        alarms=(counted.alarms(combination), counted.alarms(single)),
         worst=(_worst(counted, combination), _worst(counted, single)),
         p_value=float(p),
         n_lineages=(_n_lineages(fitted), _n_lineages(counted)),
@@ -298,11 +283,6 @@ def _halves(results: Results) -> tuple[PValues, PValues] | None:
         dirty = half.contaminated
         if _n_lineages(half) < MIN_LINEAGES or not dirty.any() or dirty.all():
             return None
-    return first, second
-
-
-def _pair(rates: list[ClusteredRate]) -> tuple[ClusteredRate, ClusteredRate]:
-    first, second = rates
     return first, second
 
 
@@ -335,29 +315,22 @@ def decision_tree(results: Results) -> Table | None:
     fitted, counted = halves
     rules = [rule for rule in fitted.rules if rule in counted.rules]
     rows: list[Row] = []
-    for pairs in (True, False):
-        for log_probs in (True, False):
-            for clean in (True, False):
-                usable = [
-                    rule
-                    for rule in rules
-                    if (pairs or rule.detector not in PAIRED)
-                    and (log_probs or _answers_only(rule))
-                    and (clean or not rule.needs_clean_model)
-                ]
-                choice = best(fitted, usable, 1)
-                have = [Cell("yes" if has else "no") for has in (pairs, log_probs, clean)]
-                advice = [Cell("nothing"), *[Cell(formats.NOTHING)] * 4]
-                if choice:
-                    condition, worst = _worst(counted, choice)
-                    advice = [
-                        Cell(str(choice)),
-                        rate_cell(counted.caught(choice)),
-                        rate_cell(counted.alarms(choice)),
-                        rate_cell(worst),
-                        Cell(condition),
-                    ]
-                rows.append(Row(str(len(rows) + 1), (*have, *advice)))
+    for pairs, log_probs, clean in product((True, False), repeat=3):
+        usable = [
+            rule
+            for rule in rules
+            if (pairs or rule.detector not in PAIRED)
+            and (log_probs or _answers_only(rule))
+            and (clean or not rule.needs_clean_model)
+        ]
+        choice = best(fitted, usable, 1)
+        have = [Cell("yes" if has else "no") for has in (pairs, log_probs, clean)]
+        advice = [Cell("nothing"), *[Cell(formats.NOTHING)] * 4]
+        if choice:
+            condition, worst = _worst(counted, choice)
+            rates = (counted.caught(choice), counted.alarms(choice), worst)
+            advice = [Cell(str(choice)), *map(rate_cell, rates), Cell(condition)]
+        rows.append(Row(str(len(rows) + 1), (*have, *advice)))
     n_fitted, n_counted = _n_lineages(fitted), _n_lineages(counted)
     return Table(
         "decision-tree",

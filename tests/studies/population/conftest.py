@@ -1,0 +1,3 @@
+"""Pairs of the embedded world."""
+
+from tests.evaluate.conftest import shapes_benchmark as shapes_benchmark
