@@ -33,6 +33,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlavaForConditionalGeneration
 
+from flipbench.api.stages.detection import read_paired
 from flipbench.core.images import ImageStore
 from flipbench.core.rates import Rate
 from flipbench.core.records import Probe, Response
@@ -40,7 +41,6 @@ from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.models.engine import batching_key
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.sharing.token_trees import head_and_kept, token_trees
-from flipbench.pipelines.detection import read_paired
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS, PromptSettings
 from flipbench.reporting.formats import rate

@@ -92,19 +92,15 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "studies/published": EVERYTHING,
     "studies/tiny_models": (*MODELS, "shapes"),
     "studies/tiny_models/flux": (*MODELS, "shapes"),
-    "pipelines": EVERYTHING,
-    "pipelines/audit": EVERYTHING,
-    "pipelines/memory": EVERYTHING,
     "api": EVERYTHING,
+    "api/stages": EVERYTHING,
     "commands": EVERYTHING,
     "": EVERYTHING,
 }
 """Which room may import which; a room may always import itself. ``""`` holds the entry points."""
 
 FORBIDDEN_TO_ALL = {
-    "pipelines": {"api", "commands"},
-    "pipelines/audit": {"api", "commands"},
-    "pipelines/memory": {"api", "commands"},
+    "api/stages": {"api", "commands"},
     "api": {"commands"},
 }
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.api.experiments import open_experiment
+from flipbench.api.stages.generation import generate
 from flipbench.config.policy import Policy
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
@@ -28,7 +29,6 @@ from flipbench.core.rates import Rate
 from flipbench.core.records import Count, JsonDict, Verdict
 from flipbench.filters.pipeline import rate
 from flipbench.models.protocols import CaptionText
-from flipbench.pipelines.generation import generate
 from flipbench.reporting.figures import LIGHT, settings
 from flipbench.reporting.tables import Column, Row, Table, rate_cell
 from flipbench.reporting.writers import markdown

@@ -18,10 +18,10 @@ import torch
 
 from benchmarks.editing.quality import BASE, CONFIG, measured
 from flipbench.api.experiments import open_experiment
+from flipbench.api.stages.assembly import Assembly
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.rates import Rate
 from flipbench.core.records import JsonDict
-from flipbench.pipelines.assembly import Assembly
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 from flipbench.reporting.writers import markdown

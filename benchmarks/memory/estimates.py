@@ -29,6 +29,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from flipbench.api.stages.answering import answering_memory
 from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig
 from flipbench.config.training import DataConfig
 from flipbench.contaminate.data.examples import training_examples
@@ -40,7 +41,6 @@ from flipbench.core.run import Run
 from flipbench.generate.editors.flux_editor import FluxEditorSpec, FluxSettings
 from flipbench.generate.footprint import Networks, draw_step, flux_phases, published
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.pipelines.memory.answering import answering_memory
 from flipbench.prompting.prompts import LETTER_INSTRUCTION
 from flipbench.shapes.benchmark import shapes_vqa
 

@@ -22,6 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flipbench.api.experiments import open_experiment
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.loop import run_all
 from flipbench.config.experiment import load_config
 from flipbench.config.training import ConsistencyConfig
 from flipbench.contaminate.checks.card import read_card
@@ -32,8 +34,6 @@ from flipbench.core.run import Run
 from flipbench.evaluate.statistics.quadrants import QUADRANTS
 from flipbench.evaluate.statistics.seeds import SeedMean, seed_mean
 from flipbench.models.engine import answers_of
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.loop import run_all
 from flipbench.prompting.prompts import right_option
 from flipbench.reporting import formats
 from flipbench.reporting.figures import LIGHT, settings

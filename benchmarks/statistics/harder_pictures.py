@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from flipbench.api.stages.assembly import Assembly
 from flipbench.config.experiment import load_config
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.rates import wilson_interval
@@ -29,7 +30,6 @@ from flipbench.core.stage import StageOptions
 from flipbench.distributed.workers import Workers
 from flipbench.evaluate import pipeline
 from flipbench.evaluate.detectors.registry import make_detector
-from flipbench.pipelines.assembly import Assembly
 from flipbench.prompting.prompts import PromptSettings
 from studies.population.conditions import Edit, as_made, blurred, edited, failed
 

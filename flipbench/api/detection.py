@@ -13,6 +13,7 @@ from flipbench.api import display
 if TYPE_CHECKING:
     import pandas as pd
 
+    from flipbench.api.stages.detection import Detection
     from flipbench.config.local_models import ImagePadding, Quantization
     from flipbench.core.paired import PairedBenchmark
     from flipbench.core.records import Score
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from flipbench.evaluate.protocol.rules import Verdict
     from flipbench.evaluate.verdict.page import VerdictPage
     from flipbench.models.protocols import VLM
-    from flipbench.pipelines.detection import Detection
 
 
 def load_pairs(path: str | Path, limit: int | None = None) -> PairedBenchmark:
@@ -49,7 +49,7 @@ def load_pairs(path: str | Path, limit: int | None = None) -> PairedBenchmark:
     >>> import flipbench as fb
     >>> fb.load_pairs("runs/mine")  # doctest: +SKIP
     """
-    from flipbench.pipelines.detection import read_paired
+    from flipbench.api.stages.detection import read_paired
 
     return read_paired(Path(path), limit)
 
@@ -241,7 +241,7 @@ def detect(
     >>> result.verdict, result.gap.statistic  # doctest: +SKIP
     ('contaminated', -0.1125)
     """
-    from flipbench.pipelines.detection import DetectionSettings, plan
+    from flipbench.api.stages.detection import DetectionSettings, plan
 
     settings = DetectionSettings(
         model,
@@ -268,7 +268,7 @@ def detect(
 
 def examined(planned: Detection) -> DetectionResult:
     """Ask what was planned, and return what was found."""
-    from flipbench.pipelines.detection import examine
+    from flipbench.api.stages.detection import examine
 
     content, reports = examine(planned)
     return DetectionResult(content, reports, planned.run.path)

@@ -16,8 +16,8 @@ from flipbench.api.results import (
 )
 
 if TYPE_CHECKING:
+    from flipbench.api.stages.assembly import Assembly
     from flipbench.config.experiment import Config
-    from flipbench.pipelines.assembly import Assembly
 
     ConfigLike: TypeAlias = str | Path | Mapping[str, Any] | Config | Assembly
 
@@ -37,8 +37,8 @@ def open_experiment(
 
     ``store`` as for `Assembly.open`.
     """
+    from flipbench.api.stages.assembly import Assembly
     from flipbench.config.experiment import Config, load_config
-    from flipbench.pipelines.assembly import Assembly
 
     if isinstance(config, Assembly):
         return config
@@ -99,7 +99,7 @@ def generate(
     >>> fb.generate("configs/shapes.yaml", {"run": "runs/shapes"}, limit=8)  # doctest: +SKIP
     <GenerationResult: 8 of 8 items edited, in runs/shapes>
     """
-    from flipbench.pipelines import filtering, generation
+    from flipbench.api.stages import filtering, generation
 
     experiment = open_experiment(config, overrides, limit, n_workers, progress)
     if experiment.has_pairs:
@@ -132,9 +132,9 @@ def filter(
     >>> fb.filter("configs/shapes.yaml", {"run": "runs/shapes"}, limit=8)  # doctest: +SKIP
     <FilterResult: 8 pairs of shapes-vqa kept, in runs/shapes/benchmark>
     """
+    from flipbench.api.stages import filtering
     from flipbench.filters.funnel import read_doubtful
     from flipbench.filters.pipeline import FOLDER
-    from flipbench.pipelines import filtering
 
     experiment = open_experiment(config, overrides, limit, progress=progress)
     run = experiment.run
@@ -175,7 +175,7 @@ def contaminate(
     >>> trained = fb.contaminate("configs/contaminate/shapes.yaml")  # doctest: +SKIP
     >>> trained.to_frame()[["model", "epoch", "dose"]]  # doctest: +SKIP
     """
-    from flipbench.pipelines import contamination
+    from flipbench.api.stages import contamination
 
     experiment = open_experiment(config, overrides, limit, n_workers, progress)
     trained = contamination.contaminate(experiment)
@@ -202,7 +202,7 @@ def evaluate(
     >>> result = fb.evaluate("configs/shapes.yaml", {"seed": 1})  # doctest: +SKIP
     >>> result.to_frame().query("rule == 'mcnemar'")  # doctest: +SKIP
     """
-    from flipbench.pipelines import contamination, evaluation
+    from flipbench.api.stages import contamination, evaluation
 
     experiment = open_experiment(config, overrides, limit, n_workers, progress)
     pairs = experiment.kept_pairs
@@ -229,7 +229,7 @@ def run(
     >>> import flipbench as fb
     >>> fb.run("configs/shapes.yaml", {"benchmark.n_items": 24}).page  # doctest: +SKIP
     """
-    from flipbench.pipelines.loop import run_all
+    from flipbench.api.stages.loop import run_all
 
     experiment = open_experiment(config, overrides, limit, n_workers, progress)
     return EvaluationResult(run_all(experiment), experiment.run.path)
@@ -260,7 +260,7 @@ def demo(
     >>> fb.demo(small=True).page  # doctest: +SKIP
     PosixPath('runs/demo-small/report/index.html')
     """
-    from flipbench.pipelines.loop import run_demo
+    from flipbench.api.stages.loop import run_demo
     from flipbench.shapes.demos import demo_of
 
     chosen = demo_of(small=small, diffusion=diffusion)
@@ -286,8 +286,8 @@ def dry_run(
     >>> fb.dry_run("configs/shapes.yaml", "generate", limit=8)  # doctest: +SKIP
     ['would flip, caption and edit 8 items']
     """
+    from flipbench.api.stages import contamination, evaluation, filtering, loop
     from flipbench.core.errors import ConfigError, nearest
-    from flipbench.pipelines import contamination, evaluation, filtering, loop
 
     on_items = {
         "generate": filtering.plan_pairs,

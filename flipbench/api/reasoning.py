@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from flipbench.api.experiments import ConfigLike
-    from flipbench.pipelines.reasoning import HintAblation, JudgedReasoning
+    from flipbench.api.stages.reasoning import HintAblation, JudgedReasoning
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,7 +89,7 @@ def judge_reasoning(
     >>> judge = {"chat": {"model": "gpt-5"}}
     >>> print(fb.judge_reasoning("cases.jsonl", judge, "runs/judged"))  # doctest: +SKIP
     """
-    from flipbench.pipelines import reasoning
+    from flipbench.api.stages import reasoning
 
     config = reasoning.read_judge(judge if isinstance(judge, Mapping) else Path(judge))
     return ReasoningResult(
@@ -184,7 +184,7 @@ def hint_ablation(
     >>> print(fb.hint_ablation("cases.yaml"))  # doctest: +SKIP
     """
     from flipbench.api.experiments import open_experiment
-    from flipbench.pipelines import reasoning
+    from flipbench.api.stages import reasoning
 
     experiment = open_experiment(config, overrides, limit, progress=progress)
     return HintResults(reasoning.hint_ablation(experiment))

@@ -13,13 +13,13 @@ from flipbench.api import display
 if TYPE_CHECKING:
     import pandas as pd
 
+    from flipbench.api.stages.evaluation import Evaluated
+    from flipbench.api.stages.grid import TrainedPlan
     from flipbench.core.paired import Candidate, PairedBenchmark
     from flipbench.core.records import Failure, Score
     from flipbench.core.run import Run
     from flipbench.core.stage import StageReport
     from flipbench.models.chat.cost import Spent
-    from flipbench.pipelines.evaluation import Evaluated
-    from flipbench.pipelines.grid import TrainedPlan
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,7 +107,7 @@ class ContaminationResult(display.Result):
     @cached_property
     def failures(self) -> Sequence[Failure]:
         """The plans whose training diverged and that still lack epochs."""
-        from flipbench.pipelines.contamination import training_failures
+        from flipbench.api.stages.contamination import training_failures
 
         return training_failures(self.run, self.trained)
 

@@ -27,8 +27,8 @@ from flipbench import __version__
 from flipbench.core.files import printable
 
 if TYPE_CHECKING:
+    from flipbench.api.stages.assembly import Assembly
     from flipbench.config.experiment import Config
-    from flipbench.pipelines.assembly import Assembly
     from flipbench.reporting.tables import Table
 
 ORDER = (
@@ -154,7 +154,7 @@ def assemble(
     if not is_main():
         logging.getLogger().setLevel(logging.CRITICAL)
     loaded = load_config(config, overrides or [], trust=trust)
-    from flipbench.pipelines.assembly import Assembly
+    from flipbench.api.stages.assembly import Assembly
 
     return Assembly.open(
         loaded,

@@ -156,16 +156,16 @@ def audit(
         trust=trust,
     )
     if dry_run:
-        from flipbench.pipelines.audit.plan import plan_audit
+        from flipbench.api.stages.audit import plan_audit
 
         raise typer.Exit(say("\n".join(plan_audit(assembly))))
     if worker:
-        from flipbench.pipelines.audit.corpus import embed_share
+        from flipbench.api.stages.audit_corpus import embed_share
 
         if corpus := assembly.config.audit.corpus:
             embed_share(assembly, corpus)
         raise typer.Exit()
-    from flipbench.pipelines.audit.audit import audit_benchmark
+    from flipbench.api.stages.audit import audit_benchmark
 
     audited = audit_benchmark(assembly)
     say(f"{audited.headline}\n{audited.page}")
@@ -279,9 +279,9 @@ def rebuild(
     if dry_run:  # what the recipe has is not copied into another run
         changes = [change for change in changes[1:] if not change.startswith("run=")] + changes[:1]
     assembly = assemble(recipe / "config.yaml", changes, quiet=quiet, worker="0/1", trust=trust)
+    from flipbench.api.stages.filtering import judge, plan_pairs, rebuild_kept
+    from flipbench.api.stages.generation import generate
     from flipbench.export.recipe import compare_with_recipe, copy_recipe
-    from flipbench.pipelines.filtering import judge, plan_pairs, rebuild_kept
-    from flipbench.pipelines.generation import generate
 
     if dry_run:
         raise typer.Exit(say("\n".join(plan_pairs(assembly))))

@@ -83,9 +83,9 @@ def detect(
     folder nor shipped with flipbench.
     """
     from flipbench.api.detection import examined
+    from flipbench.api.stages.detection import DetectionSettings, count_work, plan
+    from flipbench.api.stages.evaluation import not_built
     from flipbench.commands.model_names import named_model
-    from flipbench.pipelines.detection import DetectionSettings, count_work, plan
-    from flipbench.pipelines.evaluation import not_built
 
     named = named_model(model, model_args, base_url)
     options: dict[str, Any] = {

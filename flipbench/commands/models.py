@@ -181,7 +181,7 @@ def judge_reasoning(
     trust: Trust = False,
 ) -> None:
     """Judge the steps of rationales, and case discussions: how often a right answer is reasoned."""
-    from flipbench.pipelines import reasoning
+    from flipbench.api.stages import reasoning
 
     config = reasoning.read_judge(judge, trust=trust)
     if dry_run:
@@ -218,7 +218,7 @@ def hints(
     """Ask models with images only, with hints, with a summary, and with texts of their own."""
     assembly = assemble(config, overrides, limit, quiet, store=not dry_run, trust=trust)
     if dry_run:
-        from flipbench.pipelines import reasoning
+        from flipbench.api.stages import reasoning
 
         raise typer.Exit(say("\n".join(reasoning.plan_hints(assembly))))
     import flipbench as fb

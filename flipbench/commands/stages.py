@@ -118,7 +118,7 @@ def agreement(
     if "=" in reference:  # KEY=VALUE where the rater's name was left out
         reference, overrides = "people", [reference, *(overrides or [])]
     assembly = assemble(config, overrides, trust=trust)
-    from flipbench.pipelines.raters import compare_raters_of
+    from flipbench.api.stages.raters import compare_raters_of
 
     text, page = compare_raters_of(assembly, reference)
     say(f"{text}\n{page}")
@@ -171,7 +171,7 @@ def contaminate(
             " examples"
         )
     if export:
-        from flipbench.pipelines.contamination import export_training
+        from flipbench.api.stages.contamination import export_training
 
         lines, n_refused = export_training(assembly, *export)
         raise typer.Exit(max(say("\n".join(lines)), int(n_refused > 0)))

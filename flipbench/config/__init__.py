@@ -5,7 +5,7 @@ overrides, renamed keys), then the parts: ``kinds`` (captioner, editor, judges),
 ``policy``, ``chat``, ``local_models``, ``served_model``, ``audit``; ``starter`` is the template of
 ``flipbench init``.
 
-Settings only: nothing here loads a model or imports a stage; ``pipelines`` assembles what a
+Settings only: nothing here loads a model or imports a stage; ``api`` assembles what a
 configuration describes. To add a key, add a field with a default and a description to its part; a
 renamed key is still read under its old name, see ``OLD_KEYS`` in ``loading``.
 """

@@ -6,5 +6,5 @@ array), ``cluster`` (a stage as actors on a Ray cluster; functions as its tasks)
 Placement, restarts and transport are the engines'. What a stage does stays in its room; with Ray,
 only the process that started the command writes records. A new engine is one file that implements
 `flipbench.core.stage.Executor` (batches of a stage) or `flipbench.distributed.workers.Launcher`
-(whole workers); ``pipelines`` chooses it.
+(whole workers); ``api`` chooses it.
 """

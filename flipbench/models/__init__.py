@@ -6,5 +6,5 @@ implementations), ``footprint`` (memory and operations without weights), then ``
 as captioners, judges and rewriters) and ``vlm`` (models under test).
 
 Detectors and stages depend on these protocols, never on a backend. To add a backend, implement a
-protocol in ``chat`` or ``vlm`` and build it in ``pipelines``.
+protocol in ``chat`` or ``vlm`` and build it in ``api/stages``.
 """

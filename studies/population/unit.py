@@ -12,6 +12,12 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.contamination import contaminate
+from flipbench.api.stages.detectors import ConfiguredDetectors
+from flipbench.api.stages.evaluation import ask_and_score
+from flipbench.api.stages.filtering import make_pairs
+from flipbench.api.stages.grid import TrainedPlan
 from flipbench.benchmarks import ShapesSpec
 from flipbench.config.experiment import ModelUnderTestConfig
 from flipbench.core.errors import DataError
@@ -24,12 +30,6 @@ from flipbench.evaluate.pipeline import ModelUnderTest
 from flipbench.evaluate.protocol.grid import Kind
 from flipbench.evaluate.scoring.conditions import Condition
 from flipbench.models.engine import Answers, answers_of
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.contamination import contaminate
-from flipbench.pipelines.detectors import ConfiguredDetectors
-from flipbench.pipelines.evaluation import ask_and_score
-from flipbench.pipelines.filtering import make_pairs
-from flipbench.pipelines.grid import TrainedPlan
 from flipbench.prompting.prompts import PromptSettings
 from studies.population.conditions import CONDITIONS, edited
 from studies.population.results import SHUFFLED

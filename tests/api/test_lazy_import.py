@@ -35,15 +35,15 @@ def test_reading_the_documentation_imports_nothing_heavy() -> None:
 
 
 def test_stages_that_need_no_model_import_no_torch() -> None:
-    rooms = ("generation", "filtering", "evaluation", "detection", "audit.corpus")
-    stages = ", ".join(f"flipbench.pipelines.{room}" for room in rooms)
+    rooms = ("generation", "filtering", "evaluation", "detection", "audit_corpus")
+    stages = ", ".join(f"flipbench.api.stages.{room}" for room in rooms)
     assert python(f"import sys, {stages}; print('torch' in sys.modules)").strip() == "False"
 
 
 def test_a_run_is_opened_without_heavy_libraries_which_are_quiet_when_they_come() -> None:
     heavy = ("torch", "transformers", "datasets", "diffusers", "pandas")
     code = (
-        "import sys; from flipbench.pipelines import assembly;"
+        "import sys; from flipbench.api.stages import assembly;"
         f"print([m for m in {heavy} if m in sys.modules]); assembly.quiet_libraries();"
         "from transformers.utils import logging; import datasets.utils;"
         "print(logging.is_progress_bar_enabled(), logging.get_verbosity() == logging.ERROR,"

@@ -302,7 +302,7 @@ def test_failed_items_are_counted_and_exit_with_status_1(
 def test_a_keyboard_interrupt_explains_how_to_continue(
     flipbench: Flipbench, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from flipbench.pipelines import generation
+    from flipbench.api.stages import generation
 
     def stop(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt

@@ -9,10 +9,10 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from flipbench.api.stages.loop import configure_demo
 from flipbench.config.experiment import Config, load_config
 from flipbench.core.errors import ConfigError
 from flipbench.generate.editors.flux_editor import FluxEditorSpec
-from flipbench.pipelines.loop import configure_demo
 from flipbench.shapes.demos import demo_of
 
 ROOT = Path(__file__).parents[2]

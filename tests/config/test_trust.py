@@ -15,13 +15,13 @@ import pytest
 import yaml
 
 from flipbench import cli
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.reasoning import read_judge
 from flipbench.config.experiment import load_config
 from flipbench.config.trust import artefact_of, settings_to_trust
 from flipbench.core.errors import ConfigError, FlipbenchError
 from flipbench.core.run import Run
 from flipbench.export import FORMATS, write_recipe
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.reasoning import read_judge
 from studies.population.settings import load_study
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.report_data import make_benchmark

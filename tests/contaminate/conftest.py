@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from flipbench.api.stages.assembly import Assembly
 from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig, load_config
 from flipbench.config.training import DataConfig
 from flipbench.contaminate.data.regimes import RegimeData
@@ -17,7 +18,6 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.pipelines.assembly import Assembly
 from flipbench.prompting.prompts import LETTER_INSTRUCTION
 from flipbench.shapes.benchmark import shapes_vqa
 

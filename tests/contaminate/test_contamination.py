@@ -17,6 +17,12 @@ from typing import Any
 import pytest
 import trl
 
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.contamination import (
+    contaminate,
+    plan_contamination,
+    training_failures,
+)
 from flipbench.benchmarks.write import write_jsonl
 from flipbench.config.experiment import load_config
 from flipbench.contaminate.checks.card import read_card
@@ -26,13 +32,6 @@ from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.stage import StageOptions
 from flipbench.models.chat.batch_api import BatchAPI
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.contamination import (
-    contaminate,
-    plan_contamination,
-    training_failures,
-)
-from flipbench.pipelines.training_data import plans_for
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.openai_server import KEY, OpenAIServer
@@ -76,7 +75,7 @@ def test_a_grid_has_every_data_set_and_seed(opened: Any) -> None:
         "paraphrased": {"rewrite": {"by": "shapes"}, "copies": 2},
     }
     assembly, benchmark = opened(data=data, seeds=[0, 1])
-    plans = plans_for(assembly)
+    plans = assembly.plans()
     assert [plan.label for plan in plans] == [
         f"S{words}, seed {seed}" for words in ("", ", half", ", paraphrased") for seed in (0, 1)
     ]
@@ -111,22 +110,22 @@ def test_a_grid_has_every_data_set_and_seed(opened: Any) -> None:
 
 def test_checkpoints_do_not_depend_on_which_pairs_are_kept(opened: Any) -> None:
     assembly, benchmark = opened()
-    (plan,) = plans_for(assembly)
+    (plan,) = assembly.plans()
     assert plan.item_ids == tuple(item.id for item in benchmark.originals)
     reopened = partial(Assembly.open, assembly.config, progress=False)
 
     replace(benchmark, pairs=benchmark.pairs[2:5]).save(assembly.benchmark_folder)
-    assert plans_for(reopened()) == [plan]
+    assert reopened().plans() == [plan]
     shutil.rmtree(assembly.benchmark_folder)
-    assert plans_for(reopened()) == [plan]
+    assert reopened().plans() == [plan]
     assert "to do: 1 of 1 plans" in plan_contamination(reopened())[1]
-    assert plans_for(reopened(limit=3))[0].item_ids == plan.item_ids[:3]
+    assert reopened(limit=3).plans()[0].item_ids == plan.item_ids[:3]
 
 
 def test_kept_pairs_alone_are_trained_on_by_request(opened: Any) -> None:
     assembly, benchmark = opened(items="kept")
     replace(benchmark, pairs=benchmark.pairs[2:5]).save(assembly.benchmark_folder)
-    (plan,) = plans_for(assembly)
+    (plan,) = assembly.plans()
     assert plan.item_ids == tuple(item.id for item in benchmark.originals[2:5])
     shutil.rmtree(assembly.benchmark_folder)
     with pytest.raises(DataError, match="not a paired benchmark .* 'flipbench filter'"):

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from flipbench.api.stages.assembly import Assembly
 from flipbench.config.experiment import ExecutorConfig, load_config
 from flipbench.core.errors import ConfigError, FlipbenchError, PrerequisiteError
 from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions, run_stage
 from flipbench.distributed.cluster import RayCluster
-from flipbench.pipelines.assembly import Assembly
 from tests.distributed.conftest import NODE
 from tests.distributed.number_stage import Numbers, go
 

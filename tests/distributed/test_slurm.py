@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.generation import generate
 from flipbench.cli import app
 from flipbench.config.experiment import SlurmConfig, load_config
 from flipbench.core.errors import ConfigError, FlipbenchError, PrerequisiteError
@@ -20,8 +22,6 @@ from flipbench.core.records import Caption, Edit
 from flipbench.core.run import Run
 from flipbench.distributed.slurm import ArrayJob, SlurmArray
 from flipbench.distributed.workers import Workers
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.generation import generate
 from tests.distributed.counting_share import LAST
 from tests.fixtures.slurm import stand_ins
 

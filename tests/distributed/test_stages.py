@@ -11,16 +11,16 @@ from PIL import Image
 
 from flipbench.api.experiments import open_experiment
 from flipbench.api.reasoning import hint_ablation
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.audit_cohort import cohorts_of
+from flipbench.api.stages.audit_corpus import audit_corpus
+from flipbench.api.stages.evaluation import evaluate
+from flipbench.api.stages.filtering import make_pairs
 from flipbench.config.corpus import CohortConfig
 from flipbench.config.experiment import load_config
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Caption, Edit, Record, Response, Verdict
 from flipbench.core.run import Run
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.audit.cohort import cohorts_of
-from flipbench.pipelines.audit.corpus import audit_corpus
-from flipbench.pipelines.evaluation import evaluate
-from flipbench.pipelines.filtering import make_pairs
 from flipbench.shapes.benchmark import shapes_vqa
 
 KINDS: tuple[type[Record], ...] = (Caption, Edit, Verdict, Response)

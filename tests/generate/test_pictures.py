@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.generation import generate, plan_generation
 from flipbench.config.chat import ChatSpec
 from flipbench.config.experiment import load_config
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError
@@ -35,8 +37,6 @@ from flipbench.generate.pictures import (
 from flipbench.generate.pipeline import Generator
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.generation import generate, plan_generation
 from tests.fixtures.cases import COUNTS, Known, cases, edited_cases, scan
 from tests.fixtures.openai_server import CAPTION, OpenAIServer
 from tests.fixtures.options import QUIET

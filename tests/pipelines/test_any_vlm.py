@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from flipbench.api.detection import examined
+from flipbench.api.stages.detection import DetectionSettings, plan
 from flipbench.core.errors import ConfigError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair
 from flipbench.core.records import Item, Probe, Response
 from flipbench.models.protocols import Capability
-from flipbench.pipelines.detection import DetectionSettings, plan
 from tests.fixtures.report_data import make_benchmark
 
 pytestmark = pytest.mark.slow

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.audit_cohort import check_cohort, cohorts_of, covariates_of
 from flipbench.config.experiment import load_config
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.images import ImageStore
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.audit.cohort import check_cohort, cohorts_of, covariates_of
 from flipbench.shapes.benchmark import shapes_vqa
 
 N_ITEMS = 12

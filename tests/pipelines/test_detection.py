@@ -15,6 +15,13 @@ from safetensors.torch import load_file, save_file
 
 from flipbench import cli
 from flipbench.api.detection import examined
+from flipbench.api.stages.detection import (
+    DetectionSettings,
+    default_run,
+    name_of,
+    plan,
+    read_paired,
+)
 from flipbench.config.served_model import ServedModelConfig
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.images import ImageStore
@@ -25,7 +32,6 @@ from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.models.vlm.checkpoints import CARD, resolve_path
 from flipbench.models.vlm.loading import load_model
 from flipbench.models.vlm.served import APIVLM
-from flipbench.pipelines.detection import DetectionSettings, default_run, name_of, plan, read_paired
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.benchmark import shapes_vqa_families
 from tests.fixtures.browser import OpenPage

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
+from flipbench.api.stages.detectors import ConfiguredDetectors
 from flipbench.config.experiment import EvaluateConfig
 from flipbench.core.errors import ConfigError
 from flipbench.core.records import Score
 from flipbench.core.run import Run
 from flipbench.evaluate.detectors import registry
 from flipbench.evaluate.report.tables import title
-from flipbench.pipelines.detectors import ConfiguredDetectors
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.markdown_tables import table
 from tests.fixtures.openai_server import KEY, OpenAIServer

@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 import flipbench as fb
+from flipbench.api.stages.evaluation import objections
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Probe, Verdict
 from flipbench.core.run import Run
 from flipbench.models.protocols import Decision
-from flipbench.pipelines.evaluation import objections
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.policies import RuleModel
 from tests.fixtures.report_data import make_benchmark

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 import yaml
 
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.evaluation import evaluate
+from flipbench.api.stages.grid import training_notes
 from flipbench.config.experiment import Config, load_config
 from flipbench.config.served_model import VLLMConfig
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Checkpoint, Item, Response, TrainingPlan
 from flipbench.models.serving.managed import ManagedVLM, served_fingerprint
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.evaluation import evaluate
-from flipbench.pipelines.grid import training_notes
 from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.markdown_tables import table
 from tests.fixtures.report_data import make_benchmark

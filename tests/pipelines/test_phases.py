@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.generation import generate
+from flipbench.api.stages.phases import memory_plan
 from flipbench.config.experiment import Config, load_config
 from flipbench.core.locks import Share
 from flipbench.core.records import Caption, Edit, Flip
 from flipbench.core.run import Run
 from flipbench.generate.captioners.api import APICaptioner
 from flipbench.models.vlm.local_chat import LocalChat
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.generation import generate
-from flipbench.pipelines.memory.phases import memory_plan
 from tests.fixtures.command_line import Flipbench
 
 PARTS = '''

@@ -12,6 +12,8 @@ import yaml
 from pydantic import BaseModel
 
 from flipbench.api.detection import examined
+from flipbench.api.stages.backends import model_without_weights
+from flipbench.api.stages.detection import DetectionSettings, count_work, plan
 from flipbench.config.experiment import load_config
 from flipbench.config.kinds import ByKind, Context, PartSettings
 from flipbench.core.errors import ConfigError
@@ -21,8 +23,6 @@ from flipbench.core.records import Caption, Edit, Response, Verdict
 from flipbench.core.run import Run
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.loading import as_vlm
-from flipbench.pipelines.backends import model_without_weights
-from flipbench.pipelines.detection import DetectionSettings, count_work, plan
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.report_data import make_benchmark
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.filtering import make_pairs
 from flipbench.config.experiment import load_config
 from flipbench.core.paired import PairedBenchmark
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.filtering import make_pairs
 
 N = 9
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flipbench.api.stages.assembly import Assembly
 from flipbench.config.audit import AuditSettings
 from flipbench.config.experiment import load_config
 from flipbench.core.images import ImageStore
@@ -29,7 +30,6 @@ from flipbench.filters.judges.api import APIJudge
 from flipbench.models.chat.answer_judge import AnswerJudge, Judgement, JudgeTask
 from flipbench.models.chat.labels import Label, LabelJudge, LabelTask, Rubric
 from flipbench.models.chat.messages import ChatReply, ChatRequest
-from flipbench.pipelines.assembly import Assembly
 
 IMAGE = ImageRef(sha256="ab" * 32, format="png", width=64, height=48)
 RUBRIC = Rubric("match-v1", "Is it?", "First: {}\nSecond: {}", ("yes", "no"))

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.contamination import contaminate
 from flipbench.benchmarks.write import write_jsonl
 from flipbench.config.experiment import load_config
 from flipbench.contaminate.checks.card import read_card
@@ -19,9 +21,6 @@ from flipbench.core.images import ImageStore
 from flipbench.core.records import Item
 from flipbench.models.vlm.checkpoints import fingerprint
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.contamination import contaminate
-from flipbench.pipelines.training_data import plans_for
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures.photos import encoded, photo
 
@@ -88,13 +87,13 @@ def test_a_crop_is_named_in_the_card_and_in_every_table(opened_wide: Any) -> Non
     (warning,) = warnings
     assert warning.startswith("tiny: its processor (CLIPImageProcessorPil) crops 4 of 4 pictures")
     assert ": 50.0% of all pixels are not seen" in warning
-    ids = [{plan.id for plan in plans_for(opened_wide(way))} for way in ("none", "square")]
+    ids = [{plan.id for plan in opened_wide(way).plans()} for way in ("none", "square")]
     assert not ids[0] & ids[1]
 
 
 def test_padding_is_part_of_a_plan_only_where_it_is_set(opened_wide: Any) -> None:
     """Plans from before the setting keep their ids."""
-    auto, none, square = (plans_for(opened_wide(padding)) for padding in ("auto", "none", "square"))
+    auto, none, square = (opened_wide(padding).plans() for padding in ("auto", "none", "square"))
     assert all("image_padding" not in plan.settings for plan in auto)
     parents = [plans[0].parent_fingerprint for plans in (auto, none, square)]
     assert parents[0] == parents[1] != parents[2]

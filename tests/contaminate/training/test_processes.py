@@ -16,6 +16,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.contamination import contaminate
 from flipbench.config.experiment import load_config
 from flipbench.contaminate.checks.card import read_card
 from flipbench.contaminate.plan import batch_of, per_device_batch
@@ -23,8 +25,6 @@ from flipbench.core.errors import ConfigError
 from flipbench.core.records import Checkpoint, Response, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.models.vlm.loading import load_model
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.contamination import contaminate
 from tests.fixtures.command_line import Flipbench
 
 ROOT = Path(__file__).parents[3]

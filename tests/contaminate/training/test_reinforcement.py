@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from flipbench.api.stages.contamination import contaminate
 from flipbench.config.training import DataConfig, WashConfig
 from flipbench.contaminate.checks.card import read_card
 from flipbench.contaminate.training.reinforcement import _right
 from flipbench.core.errors import ConfigError
-from flipbench.pipelines.contamination import contaminate
 
 ELSEWHERE = {"format": "shapes", "n_items": 8, "seed": 3}
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flipbench.api.stages.detectors import ConfiguredDetectors
 from flipbench.config.experiment import EvaluateConfig, load_config
 from flipbench.core.errors import ConfigError
 from flipbench.core.run import Run
@@ -14,7 +15,6 @@ from flipbench.evaluate.detectors.parameters import parameters_of, with_paramete
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.pipeline import probes_for
 from flipbench.evaluate.protocol.detector import asked_of
-from flipbench.pipelines.detectors import ConfiguredDetectors
 from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.report_data import make_benchmark
 

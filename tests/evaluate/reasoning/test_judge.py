@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import flipbench as fb
+from flipbench.api.stages import reasoning
 from flipbench.config.chat import ChatSpec
 from flipbench.config.experiment import AnswerJudgeConfig
 from flipbench.config.local_models import LocalChatSpec, ModelConfig
@@ -22,7 +23,6 @@ from flipbench.evaluate.reasoning.judge import NO_RATIONALE, JudgedCase, Reasoni
 from flipbench.evaluate.reasoning.tables import reasoning_tables
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.chat.batch_api import BatchAPI
-from flipbench.pipelines import reasoning
 from tests.evaluate.reasoning.conftest import DISCUSSION, Rules, Write
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.openai_server import KEY, OpenAIServer

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Literal
 import yaml
 
 from flipbench import __version__
+from flipbench.api.stages.assembly import quiet_libraries
+from flipbench.api.stages.detectors import ConfiguredDetectors, without_plug_ins
+from flipbench.api.stages.evaluation import ask_and_score, diagnose_all, follow_ups, work_lines
 from flipbench.config.experiment import EvaluateConfig, load_config
 from flipbench.config.local_models import ImagePadding, ModelConfig, Quantization
 from flipbench.core.errors import ConfigError, DataError
@@ -41,9 +44,6 @@ from flipbench.models.engine import Answers, answers_of
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.checkpoints import check_card, resolve_path
 from flipbench.models.vlm.served import APIVLM, resolve_reference, serve_model
-from flipbench.pipelines.assembly import quiet_libraries
-from flipbench.pipelines.detectors import ConfiguredDetectors, without_plug_ins
-from flipbench.pipelines.evaluation import ask_and_score, diagnose_all, follow_ups, work_lines
 from flipbench.prompting.prompts import PromptSettings, right_option
 from flipbench.reporting import formats
 
@@ -300,7 +300,7 @@ def count_work(detection: Detection) -> list[str]:
         "answers": len(probes) * len(models),
         **follow_ups(detection.configured, benchmark),
     }
-    from flipbench.pipelines.memory.hours import answering_time  # imports model libraries
+    from flipbench.api.stages.answering import answering_time  # imports model libraries
 
     hours = answering_time((m.weights, 1, probes) for m in models if m.weights)
     return [*work_lines(counts), *hours]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from flipbench.api.stages.backends import backend_context, build_chat, build_writer
 from flipbench.config.experiment import EvaluateConfig
 from flipbench.config.kinds import Context
 from flipbench.config.training import RewriteConfig
@@ -32,7 +33,6 @@ from flipbench.models.chat.cost import Spent
 from flipbench.models.chat.labels import UNREAD, Label, LabelJudge, LabelTask, recorded_labels
 from flipbench.models.chat.rewording import BackTranslation, RecordedWordings, as_question
 from flipbench.models.engine import Answers
-from flipbench.pipelines.backends import backend_context, build_chat, build_writer
 from flipbench.shapes.benchmark import is_shapes_item, reword
 
 _BATCH_SIZE = 16

@@ -8,6 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.detectors import ConfiguredDetectors, without_plug_ins
+from flipbench.api.stages.grid import (
+    TrainedPlan,
+    ask_transformers,
+    engine_notes,
+    training_notes,
+    warnings_of,
+)
+from flipbench.api.stages.raters import dropped_probes, report_tables
 from flipbench.core.errors import ConfigError
 from flipbench.core.files import write_atomically
 from flipbench.core.paired import PairedBenchmark
@@ -41,17 +51,6 @@ from flipbench.evaluate.verdict.verdict import ModelVerdict
 from flipbench.filters.effective_verdicts import effective_verdicts
 from flipbench.models.engine import ASK_OPTIONS, answers_of
 from flipbench.models.serving.managed import ManagedVLM
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.detectors import ConfiguredDetectors, without_plug_ins
-from flipbench.pipelines.grid import (
-    TrainedPlan,
-    ask_transformers,
-    engine_notes,
-    training_notes,
-    warnings_of,
-)
-from flipbench.pipelines.raters import dropped_probes, report_tables
-from flipbench.pipelines.training_data import plans_for
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.tables import Table
 
@@ -243,7 +242,7 @@ def objections(benchmark: PairedBenchmark) -> dict[str, bool]:
 
 def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
     """Return the work that contamination and evaluation would do, for ``--dry-run``."""
-    plans, config, run = plans_for(assembly), assembly.config, assembly.run
+    plans, config, run = assembly.plans(), assembly.config, assembly.run
     planned = without_plug_ins(config.evaluate)
     configured = ConfiguredDetectors.build(planned, planned.detectors, run, config.seed)
     n_models = len(config.models) + sum(plan.epochs for plan in plans)
@@ -268,7 +267,7 @@ def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
             **follow_ups(configured, benchmark),
         }
     )
-    from flipbench.pipelines.memory.hours import answering_time  # imports model libraries
+    from flipbench.api.stages.answering import answering_time  # imports model libraries
 
     plug_ins = [name for name in config.evaluate.detectors if ":" in name]
     return [*counts, *answering_time(asked), *not_built(plug_ins)]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from flipbench.api.stages.backends import Servers, model_without_weights
 from flipbench.config.experiment import ModelUnderTestConfig
 from flipbench.config.local_models import ModelConfig
 from flipbench.core.paired import PairedBenchmark
@@ -18,7 +19,6 @@ from flipbench.evaluate.protocol.parity import parity
 from flipbench.models.engine import answers_of
 from flipbench.models.protocols import free_memory
 from flipbench.models.serving.managed import ManagedVLM, served_fingerprint
-from flipbench.pipelines.backends import Servers, model_without_weights
 from flipbench.prompting.prompts import PromptSettings
 
 TrainedPlan = tuple[TrainingPlan, list[Checkpoint]]

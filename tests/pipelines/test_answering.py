@@ -11,13 +11,13 @@ import torch
 from PIL import Image
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from flipbench.api.stages import answering as answering_costs
+from flipbench.api.stages.answering import Answering, answering_memory
 from flipbench.config.local_models import ModelConfig
 from flipbench.contaminate.training.estimate import SHARE_OF_PEAK
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.records import Probe
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.pipelines.memory import hours
-from flipbench.pipelines.memory.answering import Answering, answering_memory
 from tests.fixtures.allocations import Allocations
 
 TEXTS = ("What colour is the circle? " * 8, "Which?")
@@ -72,16 +72,16 @@ def test_a_question_takes_the_operations_of_a_real_model(
 def test_the_time_of_answers_is_that_of_all_models_with_weights_here(
     tiny_folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hours, "measured_speed", lambda dtype: 1e6 / SHARE_OF_PEAK)
+    monkeypatch.setattr(answering_costs, "measured_speed", lambda dtype: 1e6 / SHARE_OF_PEAK)
     monkeypatch.setattr(Answering, "flops", lambda *_: 18_000_000)
     here, gone = ModelConfig(path=str(tiny_folders["llava"])), ModelConfig(path="nobody/nothing")
     probes = [
         Probe(item_id=str(i), variant="v", prompt="Which?" * i, ask="choose") for i in range(100)
     ]
-    lines = hours.answering_time([(here, 2, probes), (gone, 1, probes), (here, 1, [])])
+    lines = answering_costs.answering_time([(here, 2, probes), (gone, 1, probes), (here, 1, [])])
     assert lines[0].startswith("2 models with weights here: about 1.0 h on this device")
     assert lines[1].startswith("time not known: nobody/nothing") and len(lines) == 2
-    assert hours.answering_time([]) == []
+    assert answering_costs.answering_time([]) == []
 
 
 def test_a_configuration_that_is_not_here_is_named() -> None:

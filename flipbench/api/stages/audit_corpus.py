@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flipbench.api.stages.assembly import Assembly
 from flipbench.config.corpus import CorpusConfig, PicturesSpec
 from flipbench.core.images import ImageStore
 from flipbench.core.locks import Share, exclusive_lock
@@ -27,7 +28,6 @@ from flipbench.filters.audit.corpus_overlap.result import CorpusOverlap
 from flipbench.filters.audit.corpus_overlap.sharded_corpora import open_corpus
 from flipbench.filters.audit.corpus_overlap.shards import n_embedded, read_manifest
 from flipbench.filters.audit.page import N_SHOWN, thumbnail
-from flipbench.pipelines.assembly import Assembly
 from flipbench.reporting.sections import PicturePair, Section
 
 

@@ -5,6 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.backends import (
+    api_cost,
+    batch_size_for,
+    missing_key,
+    runs_here,
+)
+from flipbench.api.stages.phases import memory_plan
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Edit, Item
 from flipbench.core.run import Run
@@ -12,14 +20,6 @@ from flipbench.core.stage import StageReport
 from flipbench.generate.flip import FlipStage
 from flipbench.generate.pictures import ByModel, choosing_prompt
 from flipbench.models.protocols import release
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.backends import (
-    api_cost,
-    batch_size_for,
-    missing_key,
-    runs_here,
-)
-from flipbench.pipelines.memory.phases import memory_plan
 
 log = logging.getLogger(__name__)
 

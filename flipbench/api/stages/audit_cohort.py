@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from flipbench.api.stages.assembly import Assembly
 from flipbench.config.corpus import CohortConfig, CohortScore
 from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.core.records import Item, Probe, Response
@@ -20,7 +21,6 @@ from flipbench.evaluate.pipeline import ModelUnderTest, ask_one
 from flipbench.evaluate.scoring.likelihood import answer_probe, text_probe
 from flipbench.evaluate.scoring.membership import full_answer
 from flipbench.models.engine import answers_of
-from flipbench.pipelines.assembly import Assembly
 from flipbench.prompting.prompts import PromptSettings
 
 Array = NDArray[np.float64]

@@ -8,12 +8,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.contamination import contaminate, plan_contamination
+from flipbench.api.stages.evaluation import Evaluated, count_work, evaluate
+from flipbench.api.stages.filtering import make_pairs, plan_pairs
 from flipbench.config.experiment import Config, ShapesSpec, load_config
 from flipbench.distributed.workers import default_workers
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.contamination import contaminate, plan_contamination
-from flipbench.pipelines.evaluation import Evaluated, count_work, evaluate
-from flipbench.pipelines.filtering import make_pairs, plan_pairs
 from flipbench.shapes.demos import Demo
 from flipbench.shapes.other import write_corpus
 

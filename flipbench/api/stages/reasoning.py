@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flipbench.api.stages.answering import answering_time
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.backends import backend_context, build_chat
+from flipbench.api.stages.evaluation import not_built
 from flipbench.benchmarks.tables import numbered_rows
 from flipbench.config.experiment import AnswerJudgeConfig
 from flipbench.config.loading import read_trusted
@@ -44,10 +48,6 @@ from flipbench.models.chat.cost import estimate_cost
 from flipbench.models.chat.messages import ChatRequest
 from flipbench.models.engine import answers_of
 from flipbench.models.protocols import Decision
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.backends import backend_context, build_chat
-from flipbench.pipelines.evaluation import not_built
-from flipbench.pipelines.memory.hours import answering_time
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell
 from flipbench.reporting.writers import records_csv, write_tables

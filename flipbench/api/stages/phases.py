@@ -140,8 +140,7 @@ def _answering(model: ModelConfig, questions: Sequence[Question], n_at_once: int
     weights = BYTES[model.dtype] * counts[""] if counts and "" in counts else None
     if not asked:
         return Need(what, weights)
-    from flipbench.pipelines.memory.answering import answering_memory
-    from flipbench.pipelines.memory.hours import seconds_of
+    from flipbench.api.stages.answering import answering_memory, seconds_of
 
     middle = questions[len(questions) // 2]
     shown = (*asked, middle)

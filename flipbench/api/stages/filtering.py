@@ -12,6 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.backends import api_cost, batch_size_for, missing_key
+from flipbench.api.stages.generation import generate, n_made, plan_generation
+from flipbench.api.stages.phases import memory_plan
 from flipbench.benchmarks import PairsSpec, load_pairs
 from flipbench.config.kinds import JudgeSpec, is_plug_in
 from flipbench.core.paired import UNJUDGED, Candidate, PairedBenchmark
@@ -21,10 +25,6 @@ from flipbench.core.stage import StageReport
 from flipbench.filters.kept_list import listed_items, read_kept, select_kept
 from flipbench.filters.pipeline import keep_valid, raters_text, unjudged
 from flipbench.models.chat.cost import Spent
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.backends import api_cost, batch_size_for, missing_key
-from flipbench.pipelines.generation import generate, n_made, plan_generation
-from flipbench.pipelines.memory.phases import memory_plan
 
 log = logging.getLogger(__name__)
 

@@ -1,14 +1,12 @@
-"""The plans of a contamination grid, what its data regimes train on, and who words it anew."""
+"""What the data regimes of a contamination grid train on, and who words it anew."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from flipbench.benchmarks import ShapesSpec, load_benchmark
-from flipbench.config.experiment import ModelUnderTestConfig
 from flipbench.config.training import CorpusConfig, DataConfig, OtherBenchmark, RewriteConfig
 from flipbench.contaminate.data.corpus import Corpus, read_corpus
 from flipbench.contaminate.data.regimes import RegimeData, mixture, split_members
@@ -20,56 +18,15 @@ from flipbench.contaminate.data.wordings import (
     stored_wordings,
     write_wordings,
 )
-from flipbench.contaminate.plan import expand
 from flipbench.core.files import write_atomically
-from flipbench.core.records import Item, TrainingPlan, Wording
+from flipbench.core.records import Item, Wording
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions
 from flipbench.models.chat.batch_api import BATCH_PRICE
 from flipbench.models.chat.cost import estimate_cost
 from flipbench.shapes.benchmark import Edition, shapes_vqa
 
-if TYPE_CHECKING:
-    from flipbench.pipelines.assembly import Assembly
-
 log = logging.getLogger(__name__)
-
-
-def plans_for(assembly: Assembly) -> list[TrainingPlan]:
-    """Expand the contamination grid into plans, without asking any chat model."""
-    return plans_of(assembly, regimes_of(assembly, write=False))
-
-
-def regimes_of(assembly: Assembly, *, write: bool) -> dict[str, RegimeData]:
-    """Return what each regime trains on; an empty grid needs no benchmark."""
-    return assembly.training_data.prepare(write=write) if _trainable(assembly) else {}
-
-
-def _trainable(assembly: Assembly) -> dict[str, ModelUnderTestConfig]:
-    """Return the models that the grid trains; none without a strategy."""
-    config = assembly.config
-    models = config.models if config.contaminate.strategies else {}
-    return {name: m for name, m in models.items() if m.path and not m.quantization}
-
-
-def plans_of(assembly: Assembly, regimes: Mapping[str, RegimeData]) -> list[TrainingPlan]:
-    """Return the plans of every model, strategy and regime."""
-    config = assembly.config
-    if not (trainable := _trainable(assembly)):
-        return []
-    plans = expand(
-        config.contaminate,
-        trainable,
-        list(regimes.values()),
-        instruction=config.evaluate.prompt.instruction,
-        seed=config.seed,
-    )
-    if config.contaminate.backend == "llamafactory":
-        from flipbench.contaminate.backends.llamafactory_data import check_plan
-
-        for plan in plans:
-            check_plan(plan)
-    return plans
 
 
 @dataclass(frozen=True)

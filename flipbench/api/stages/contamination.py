@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.grid import TrainedPlan
 from flipbench.contaminate.backends.export import check_export_format, write_plans
 from flipbench.contaminate.backends.llamafactory import (
     LlamaFactory,
@@ -29,9 +31,6 @@ from flipbench.core.records import Checkpoint, Failure, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.core.stage import messages_above, progress_bar
 from flipbench.distributed.workers import Workers
-from flipbench.pipelines.assembly import Assembly
-from flipbench.pipelines.grid import TrainedPlan
-from flipbench.pipelines.training_data import plans_of, regimes_of
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -59,8 +58,8 @@ def contaminate(assembly: Assembly, workers: Workers | None = None) -> list[Trai
     """
     run, grid = assembly.run, assembly.config.contaminate
     workers = workers or assembly.workers
-    regimes = main_first(lambda: regimes_of(assembly, write=True))
-    plans = plans_of(assembly, regimes)
+    regimes = main_first(lambda: assembly.regimes(write=True))
+    plans = assembly.plans(regimes)
     done = run.ids(Checkpoint)
     todo = [p for p in plans if Checkpoint.id_for(plan_id=p.id, epoch=p.epochs) not in done]
     trainer = _llamafactory(assembly, todo) if grid.backend == "llamafactory" else None
@@ -163,9 +162,9 @@ def export_training(assembly: Assembly, form: str, folder: Path) -> tuple[list[s
     Missing wordings are requested from chat models.
     """
     check_export_format(form)  # before chat models are asked for wordings
-    regimes = regimes_of(assembly, write=True)
+    regimes = assembly.regimes(write=True)
     exported = []
-    for plan in plans_of(assembly, regimes):
+    for plan in assembly.plans(regimes):
         items, corpus = regimes[plan.data].training_inputs(plan)
         examples = training_examples(plan, items, assembly.run.images, corpus)
         exported.append((plan, examples, assembly.dtypes[plan.model]))
@@ -174,8 +173,8 @@ def export_training(assembly: Assembly, form: str, folder: Path) -> tuple[list[s
 
 def plan_contamination(assembly: Assembly) -> list[str]:
     """Return the grid as a table, for ``--dry-run`` and before training."""
-    regimes = regimes_of(assembly, write=False)
-    plans = plans_of(assembly, regimes)
+    regimes = assembly.regimes(write=False)
+    plans = assembly.plans(regimes)
     if not plans:
         return ["no training is configured (contaminate.strategies)"]
     done = {c.plan_id for c in assembly.run.read(Checkpoint)}

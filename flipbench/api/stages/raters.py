@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from flipbench.api.stages.assembly import Assembly
 from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Item, Probe, Verdict
@@ -27,7 +28,6 @@ from flipbench.filters.representativeness import (
 )
 from flipbench.models.engine import answers_of
 from flipbench.models.protocols import Decision
-from flipbench.pipelines.assembly import Assembly
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.tables import Table
 from flipbench.reporting.writers import write_tables

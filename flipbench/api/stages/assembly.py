@@ -12,15 +12,26 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from flipbench.api.stages.backends import Servers, backend_context, build_writer, runs_here
+from flipbench.api.stages.detectors import ConfiguredDetectors
+from flipbench.api.stages.grid import TrainedPlan, checkpoint_models, model_under_test
+from flipbench.api.stages.training_data import TrainingData
 from flipbench.benchmarks import Benchmark, HuggingFaceSpec, PairsSpec, load_benchmark, load_pairs
-from flipbench.config.experiment import Config, ModelConfig, ShapesSpec
+from flipbench.config.experiment import (
+    Config,
+    ModelConfig,
+    ModelUnderTestConfig,
+    ShapesSpec,
+)
 from flipbench.config.kinds import Context, JudgeSpec
 from flipbench.config.trust import note_trusted, settings_to_trust
+from flipbench.contaminate.data.regimes import RegimeData
+from flipbench.contaminate.plan import expand
 from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.core.locks import Share
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.processes import is_main
-from flipbench.core.records import Flip, Item, Verdict
+from flipbench.core.records import Flip, Item, TrainingPlan, Verdict
 from flipbench.core.run import Run
 from flipbench.core.stage import DEFAULTS, StageOptions
 from flipbench.distributed.cluster import RayCluster
@@ -47,10 +58,6 @@ from flipbench.generate.pipeline import Generator
 from flipbench.generate.propose import ProposeStage
 from flipbench.models.protocols import Captioner, Editor, Judge
 from flipbench.models.vlm.hub import check_hub
-from flipbench.pipelines.backends import Servers, backend_context, build_writer, runs_here
-from flipbench.pipelines.detectors import ConfiguredDetectors
-from flipbench.pipelines.grid import TrainedPlan, checkpoint_models, model_under_test
-from flipbench.pipelines.training_data import TrainingData
 from flipbench.shapes.benchmark import Edition, is_shapes_item, shapes_vqa
 
 log = logging.getLogger(__name__)
@@ -358,6 +365,39 @@ class Assembly:
             seed=self.config.seed,
             options=self.options(),
         )
+
+    def regimes(self, *, write: bool) -> dict[str, RegimeData]:
+        """Return what each regime trains on; an empty grid needs no benchmark."""
+        return self.training_data.prepare(write=write) if self._trainable else {}
+
+    def plans(self, regimes: Mapping[str, RegimeData] | None = None) -> list[TrainingPlan]:
+        """Return the plans of every model, strategy and regime.
+
+        Without ``regimes``, wordings that are still to be written are placeholders.
+        """
+        if regimes is None:
+            regimes = self.regimes(write=False)
+        if not self._trainable:
+            return []
+        plans = expand(
+            self.config.contaminate,
+            self._trainable,
+            list(regimes.values()),
+            instruction=self.config.evaluate.prompt.instruction,
+            seed=self.config.seed,
+        )
+        if self.config.contaminate.backend == "llamafactory":
+            from flipbench.contaminate.backends.llamafactory_data import check_plan
+
+            for plan in plans:
+                check_plan(plan)
+        return plans
+
+    @property
+    def _trainable(self) -> dict[str, ModelUnderTestConfig]:
+        """The models that the grid trains; none without a strategy."""
+        models = self.config.models if self.config.contaminate.strategies else {}
+        return {name: m for name, m in models.items() if m.path and not m.quantization}
 
     @property
     def dtypes(self) -> dict[str, str]:
