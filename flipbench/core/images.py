@@ -39,6 +39,8 @@ IMAGE_FORMATS = tuple(fmt for fmt in _SUFFIX if fmt != "MPO")  # which opens as 
 """What Pillow may open files as. It knows others that start programs (EPS: Ghostscript)."""
 
 _MAX_EXIF = 16  # segments; one is allowed, cameras write a few
+_MAX_SCANS = 100  # of a JPEG, each of which may take as long as a whole picture; usual are 1 to 12
+_JPEG_MARKER = re.compile(rb"\xff+([^\x00\xff])")
 _LARGE = 1_000_000  # pixels, from which on a picture's size has to be paid for by its data
 _ADAM7 = ((8, 0, 8, 0), (8, 4, 8, 0), (4, 0, 8, 4), (4, 2, 4, 0), (2, 0, 4, 2), (2, 1, 2, 0))
 """Passes of an interlaced PNG: step and start of columns, then of rows; the last takes odd rows."""
@@ -197,8 +199,7 @@ def decode(data: bytes, what: str, *, draft: int | None = None) -> tuple[str, Im
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # large sizes and odd EXIF data are handled here
-            if _n_exif(data) > _MAX_EXIF:
-                raise DataError(f"{what}: the image is damaged (EXIF); replace the file")
+            _check_jpeg_segments(data, what)
             with open_image(io.BytesIO(data)) as image:
                 width, height, fmt = *image.size, str(image.format)
                 check_size(width, height, what)
@@ -236,17 +237,28 @@ def open_image(file: str | Path | IO[bytes]) -> Image.Image:
     return Image.open(file, formats=IMAGE_FORMATS)
 
 
-def _n_exif(data: bytes) -> int:
-    """Return how many EXIF segments a JPEG begins with; Pillow copies all of them for each."""
-    n, at = 0, 2
-    while data.startswith(b"\xff\xd8") and at + 4 <= len(data) and data[at] == 0xFF:
-        marker = data[at + 1]
-        if marker == 0xDA:  # pixels
+def _check_jpeg_segments(data: bytes, what: str) -> None:
+    """Refuse a JPEG of many EXIF segments, each of which Pillow copies, or of many scans."""
+    if not data.startswith(b"\xff\xd8"):
+        return
+    n_exif = n_scans = 0
+    at = 2
+    while marker := _JPEG_MARKER.search(data, at):
+        code, at = marker[1][0], marker.end()
+        if code == 0xD9:  # the end of the picture; previews may follow
             break
-        n += marker == 0xE1 and data[at + 4 : at + 8] == b"Exif"
-        has_length = marker not in (0x01, 0xFF) and not 0xD0 <= marker <= 0xD9
-        at += 2 + int.from_bytes(data[at + 2 : at + 4]) if has_length else 1 + (marker != 0xFF)
-    return n
+        if code == 0x01 or 0xD0 <= code <= 0xD8:  # without a length
+            continue
+        n_exif += code == 0xE1 and data[at + 2 : at + 6] == b"Exif"
+        n_scans += code == 0xDA
+        if n_exif > _MAX_EXIF:
+            raise DataError(f"{what}: the image is damaged (EXIF); replace the file")
+        if n_scans > _MAX_SCANS:
+            raise DataError(
+                f"{what}: a JPEG of more than {_MAX_SCANS} scans may take minutes to open; convert"
+                " the image to PNG"
+            )
+        at += int.from_bytes(data[at : at + 2])
 
 
 def _is_too_short(data: bytes, width: int, height: int) -> bool:

@@ -207,6 +207,16 @@ def jpeg(*, extra: bytes = b"", size: tuple[int, int] = (64, 64), cut: int | Non
     return whole if cut is None else whole[:cut] + b"\xff\xd9"
 
 
+def with_scans(n: int) -> bytes:
+    """Return a progressive JPEG whose scans are repeated until there are n."""
+    file = io.BytesIO()
+    Image.new("L", (64, 64)).save(file, "JPEG", progressive=True)
+    data = file.getvalue()
+    start = data.rindex(b"\xff\xda")
+    n_more = n - data.count(b"\xff\xda")
+    return data[:-2] + data[start:-2] * n_more + data[-2:]
+
+
 EXIF = b"\xff\xe1" + struct.pack(">H", 18) + b"Exif\0\0MM\0*\0\0\0\x08\0\0"
 
 
@@ -222,6 +232,9 @@ EXIF = b"\xff\xe1" + struct.pack(">H", 18) + b"Exif\0\0MM\0*\0\0\0\x08\0\0"
         (jpeg(size=(7999, 1000), cut=700), "cannot hold 7999 x 1000 pixels"),
         (jpeg(size=(2000, 1000)), ""),
         (jpeg(extra=EXIF), ""),
+        (with_scans(101), "more than 100 scans"),
+        (with_scans(100), ""),
+        (jpeg(extra=b"\xff\xed" + struct.pack(">H", 402) + b"\xff\xda" * 200), ""),
     ],
 )
 def test_pictures_that_claim_too_much_or_start_programs_are_refused(
