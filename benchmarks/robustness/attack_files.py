@@ -225,7 +225,7 @@ def _corpus_tar(inside: Path, name: str) -> None:
 
 def _read_corpus(where: str, n_good: int) -> None:
     from flipbench.core.errors import FlipbenchError
-    from flipbench.filters.audit.corpus_overlap.sharded_corpora import open_corpus
+    from flipbench.filters.audit.corpus_overlap.corpora import open_corpus
 
     secret = Path(os.getcwd(), "secret.png").read_bytes()
     try:

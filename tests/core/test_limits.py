@@ -23,7 +23,7 @@ from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.images import ImageStore, decode
 from flipbench.core.limits import LIMITS, ROWS
 from flipbench.evaluate.predictions.rows import read_rows
-from flipbench.filters.audit.corpus_overlap.sharded_corpora import open_corpus
+from flipbench.filters.audit.corpus_overlap.corpora import open_corpus
 
 
 def text(path: Path, content: str) -> Path:
@@ -189,6 +189,21 @@ def test_a_picture_that_unpacks_to_too_much_fails_alone(
     bomb, good = [picture for part in corpus.parts() for picture in part.read(0)]
     assert not bomb.data and "FLIPBENCH_MAX_FILE_BYTES" in bomb.error
     assert good.data == png() and not good.error
+
+
+def test_a_row_group_that_unpacks_to_too_much_fails_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [png(), png(), *[b"\0" * 100_000] * 2, png()]
+    table = pa.table({"image": pa.array(cells, pa.binary()), "other": ["x" * 200_000] * 5})
+    pq.write_table(table, tmp_path / "a.parquet", compression="zstd", row_group_size=2)
+    monkeypatch.setenv("FLIPBENCH_MAX_TABLE_BYTES", "90_000")
+    (part,) = open_corpus(str(tmp_path / "a.parquet"), image_column="image").parts()
+    first, second, failure, last = part.read(0)
+    assert [picture.data for picture in (first, second, last)] == [png()] * 3
+    assert "rows 2 to 3 unpacks to" in failure.error
+    assert "FLIPBENCH_MAX_TABLE_BYTES" in failure.error
+    assert list(part.read(2)) == [failure, last] and list(part.read(3)) == [last]
 
 
 def test_the_header_of_a_shard_has_a_bounded_size(tmp_path: Path) -> None:

@@ -20,11 +20,12 @@ from flipbench.core.images import ImageStore
 from flipbench.filters.audit.corpus_overlap.corpora import (
     Corpus,
     Picture,
+    expand,
     folder_corpus,
+    open_corpus,
     store_corpus,
     zip_corpus,
 )
-from flipbench.filters.audit.corpus_overlap.sharded_corpora import expand, open_corpus
 
 
 def pictures(corpus: Corpus) -> list[Picture]:
