@@ -19,7 +19,7 @@ from flipbench.config.chat import ChatSpec
 from flipbench.core.errors import FlipbenchError, PrerequisiteError, ServiceError, need
 from flipbench.core.images import ImageStore
 from flipbench.core.records import JsonDict
-from flipbench.models.chat.bounds import REDIRECTED, RateLimiter, bound
+from flipbench.models.chat.bounds import REDIRECTED, RateLimiter, limited_client, run
 from flipbench.models.chat.cost import Spent
 from flipbench.models.chat.log_probs import EXTENSIONS
 from flipbench.models.chat.messages import ChatReply, ChatRequest, read_reply
@@ -86,21 +86,20 @@ class ChatAPI:
 
     @cached_property
     def client(self) -> Any:
-        """The openai package's client.
+        """The openai package's asynchronous client.
 
         Raises
         ------
         PrerequisiteError
             If the openai package or the key is missing.
         """
-        client = self.openai.OpenAI(
+        return self.openai.AsyncOpenAI(
             api_key=_key(self.spec),
             base_url=self.spec.base_url,
             timeout=self.spec.timeout,
             max_retries=self.spec.max_retries,
+            http_client=limited_client(),
         )
-        bound(client)
-        return client
 
     @cached_property
     def scrub(self) -> Scrubber:
@@ -251,11 +250,13 @@ class ChatAPI:
             cost = sum(request.n_tokens(self.spec)) + request.limit(self.spec)
             self._limiter.wait(1, cost)
             try:
-                raw = self.client.chat.completions.with_raw_response.create(
-                    model=self.spec.model,
-                    messages=messages,
-                    extra_body=request.extensions or None,
-                    **{k: v for k, v in parameters.items() if k not in EXTENSIONS},
+                raw = run(
+                    self.client.chat.completions.with_raw_response.create(
+                        model=self.spec.model,
+                        messages=messages,
+                        extra_body=request.extensions or None,
+                        **{k: v for k, v in parameters.items() if k not in EXTENSIONS},
+                    )
                 )
                 body = self.scrub.json(parse(raw.http_response.content))
             except (
@@ -300,8 +301,8 @@ class ChatAPI:
     def _no_model(self) -> str:
         """Return a message that lists the server's models, or suggests to check the address."""
         try:
-            models = self.client.models.list()
-            offered = sorted(self.scrub.error(str(model.id)) for model in models)
+            page = run(self.client.models.list())
+            offered = sorted(self.scrub.error(str(model.id)) for model in page.data)
         except (self.openai.OpenAIError, *ODD_REPLY):
             offered = []
         if not offered:

@@ -25,6 +25,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.records import JsonDict
 from flipbench.models.chat.api import ODD_REPLY, ChatAPI, recorded
 from flipbench.models.chat.batch_state import BatchFolder, Shard
+from flipbench.models.chat.bounds import run
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, read_reply
 
 log = logging.getLogger(__name__)
@@ -36,6 +37,7 @@ _ENDED = ("completed", "expired", "cancelled", "failed")
 _TRANSIENT = ("batch_expired", "token_limit_exceeded", "server_error", "rate_limit_exceeded")
 _MAX_FAILED_POLLS = 5
 _MAX_NAMED = 3
+_MAX_LISTED = 1000
 _FILE_SECONDS = 900.0
 _Replies = dict[str, ChatReply | Exception]
 
@@ -259,9 +261,16 @@ class BatchAPI:
 
     def _adopt(self, shard: Shard) -> Shard | None:
         """Find the batch that was created from a shard's file just before a kill."""
-        client = self.api.client
-        newest = self._call(lambda: list(itertools.islice(client.batches.list(limit=100), 1000)))
-        for batch in newest:
+
+        async def newest_batches() -> list[Any]:
+            batches: list[Any] = []
+            async for batch in self.api.client.batches.list(limit=100):
+                batches.append(batch)
+                if len(batches) == _MAX_LISTED:
+                    break
+            return batches
+
+        for batch in self._call(newest_batches):
             if getattr(batch, "input_file_id", None) == shard.file_id:
                 return self.folder.keep(shard, batch_id=self._text(batch, "id"))
         return None
@@ -359,7 +368,7 @@ class BatchAPI:
         """Call the server; an error ends `ask`, and the next call resumes from the state."""
         reason: FlipbenchError
         try:
-            result = function(*args, **kwargs)
+            result = run(function(*args, **kwargs))
             self.api.answered = True
             return result
         except (self.api.openai.OpenAIError, *ODD_REPLY) as error:
