@@ -1,6 +1,6 @@
 """Chat models that caption, judge, reword and read replies.
 
-Reading order: ``messages`` (requests and replies; ``fields`` checks the latter), ``prompt_files``
+Reading order: ``messages`` (requests and replies), ``prompt_files``
 (versioned prompts), ``api`` (any OpenAI-compatible server; ``scrubbing`` keeps its key out of
 records and messages, ``bounds`` limits time, size and rate), ``batch_api`` with ``batch_state``
 (the Batch API, resumable), ``cost``, then three stages that use them: ``answer_judge``, ``labels``

@@ -19,7 +19,7 @@ from flipbench.config.chat import ChatSpec
 from flipbench.core.errors import FlipbenchError, PrerequisiteError, ServiceError, need
 from flipbench.core.images import ImageStore
 from flipbench.core.records import JsonDict
-from flipbench.models.chat.bounds import REDIRECTED, RateLimiter, limited_client, run
+from flipbench.models.chat.bounds import REDIRECTED, RateLimiter, close_with, limited_client, run
 from flipbench.models.chat.cost import Spent
 from flipbench.models.chat.log_probs import EXTENSIONS
 from flipbench.models.chat.messages import ChatReply, ChatRequest, read_reply
@@ -93,13 +93,15 @@ class ChatAPI:
         PrerequisiteError
             If the openai package or the key is missing.
         """
-        return self.openai.AsyncOpenAI(
+        client = self.openai.AsyncOpenAI(
             api_key=_key(self.spec),
             base_url=self.spec.base_url,
             timeout=self.spec.timeout,
             max_retries=self.spec.max_retries,
             http_client=limited_client(),
         )
+        close_with(self, client)
+        return client
 
     @cached_property
     def scrub(self) -> Scrubber:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+import weakref
 from collections.abc import Awaitable
 from functools import cache
 from importlib import import_module
@@ -92,6 +93,15 @@ def run(awaitable: Awaitable[T]) -> T:
         return await awaitable
 
     return asyncio.run_coroutine_threadsafe(result(), _event_loop(os.getpid())).result()
+
+
+def close_with(owner: object, client: Any) -> None:
+    """Close a client of the openai package when its owner is garbage, without waiting for it."""
+
+    def close() -> None:
+        asyncio.run_coroutine_threadsafe(client.close(), _event_loop(os.getpid()))
+
+    weakref.finalize(owner, close).atexit = False
 
 
 @cache

@@ -8,22 +8,14 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from flipbench.config.chat import ChatSpec, image_tokens
 from flipbench.core.errors import DataError, ServiceError, result_or_error
 from flipbench.core.images import ImageStore, open_image, png_bytes
 from flipbench.core.records import ImageRef, JsonDict, content_id
-from flipbench.models.chat.fields import (
-    as_count,
-    as_message,
-    as_name,
-    as_object,
-    hidden_reasoning,
-    text_of,
-)
 from flipbench.models.chat.log_probs import INVALID, PromptToken, most_likely, prompt_tokens
 from flipbench.prompting.wrappers import answer_text, split_wrapped
 
@@ -256,27 +248,24 @@ def read_reply(
         Its cost and origin, even if the reply is an error; empty if it is not a chat completion.
     """
     try:
-        if not isinstance(body, dict) or not isinstance(body.get("choices"), list):
-            raise ValueError("choices")
-        usage = _usage(body, spec, request, sent, price_factor)
-        choice = body["choices"][0] if body["choices"] else {}
-        if not isinstance(choice, dict):
-            raise ValueError("choices[0]")
-        message = as_message(choice.get("message")) if body["choices"] else {}
-        log_probs = as_object("logprobs", choice.get("logprobs")).get("content")
-    except ValueError as error:
-        odd = f"; {error} is malformed" if isinstance(body, dict) and "choices" in body else ""
+        _Completion.model_validate(body)
+    except ValidationError as error:
+        place = [str(part) for part in error.errors()[0]["loc"] if part not in _UNION_TYPES]
+        odd = f"; {'.'.join(place)} is malformed" if place else ""
         return ServiceError(f"the server's reply is not a chat completion: {_short(body)}{odd}"), {}
+    usage = _usage(body, spec, request, sent, price_factor)
     if not body["choices"]:
         return ServiceError("the server's reply contains no choices"), usage
-    reason = choice.get("finish_reason")
+    choice = body["choices"][0]
+    message, reason = choice["message"], choice.get("finish_reason")
+    log_probs = (choice.get("logprobs") or {}).get("content")
     if reason == "content_filter":
         return ServiceError("the server's content filter stopped the reply"), usage
     if reason in _BROKEN_OFF:
         return ServiceError(f"the server broke off the reply (finish_reason: {reason})"), usage
     if request.prompt_log_probs:
         return _prompt(body.get("prompt_logprobs"), usage), usage
-    text = text_of(message.get("content")) or text_of(message.get("refusal"))
+    text = _visible_text(message.get("content")) or message.get("refusal") or ""
     limit = request.limit(spec)
     most = _MOST_CHARACTERS + _MOST_CHARACTERS_PER_TOKEN * limit
     if len(text) > most and not request.may_be_empty:
@@ -315,7 +304,7 @@ def _answer(
         return _invalid(error)
     wrapped = split_wrapped(text)
     visible = wrapped.answer if wrapped.reasoning or not wrapped.finished else text
-    is_hidden = bool(hidden_reasoning(message) or usage.get("reasoning_tokens"))
+    is_hidden = bool(_has_reasoning(message) or usage.get("reasoning_tokens"))
     # one token is asked for its log-probabilities; it may well be a blank line
     matters = not (request.may_be_empty or (request.max_tokens == 1 and tokens and not is_hidden))
     if matters and (not visible.strip() or (reason == "length" and spec.traits.reasoning)):
@@ -350,7 +339,7 @@ def _why_empty(
         remedy = "set reasoning: true, which adds reasoning_tokens to the limit"
     if message.get("tool_calls") or message.get("function_call"):
         return f"the model called a tool and wrote no text{spent}; serve it without tools"
-    if hidden_reasoning(message) or usage.get("reasoning_tokens") or split_wrapped(text).reasoning:
+    if _has_reasoning(message) or usage.get("reasoning_tokens") or split_wrapped(text).reasoning:
         return f"the reply may have ended within the model's reasoning{spent}; {remedy}"
     if reason == "length":
         return (
@@ -377,26 +366,24 @@ def _invalid(error: Exception) -> ServiceError:
 def _usage(
     body: JsonDict, spec: ChatSpec, request: ChatRequest, sent: JsonDict, price_factor: float
 ) -> JsonDict:
-    """Return a completion's costs and origin, for a record; a malformed part is a ValueError."""
-    counts = as_object("usage", body.get("usage"))
-    prompt = as_object("prompt_tokens_details", counts.get("prompt_tokens_details"))
-    completion = as_object("completion_tokens_details", counts.get("completion_tokens_details"))
-    n_prompt, n_completion = (
-        as_count(name, counts.get(name)) for name in ("prompt_tokens", "completion_tokens")
-    )
-    n_image = as_count("image_tokens", prompt.get("image_tokens"))
+    """Return a completion's costs and origin, for a record."""
+    counts = body.get("usage") or {}
+    prompt = counts.get("prompt_tokens_details") or {}
+    completion = counts.get("completion_tokens_details") or {}
+    n_prompt, n_completion = counts.get("prompt_tokens"), counts.get("completion_tokens")
+    n_image = prompt.get("image_tokens")
     usd = spec.usd(n_prompt or 0, n_completion or 0)
     usage = {
-        "model": as_name("model", body.get("model")),
+        "model": body.get("model"),
         "prompt_tokens": n_prompt,
         "completion_tokens": n_completion,
-        "cached_tokens": as_count("cached_tokens", prompt.get("cached_tokens")),
-        "reasoning_tokens": as_count("reasoning_tokens", completion.get("reasoning_tokens")),
+        "cached_tokens": prompt.get("cached_tokens"),
+        "reasoning_tokens": completion.get("reasoning_tokens"),
         "image_tokens": n_image,
         "image_tokens_estimated": request.n_tokens(spec)[1] if n_image is None else None,
         "cost_usd": None if usd is None or not counts else usd * price_factor,
-        "system_fingerprint": as_name("system_fingerprint", body.get("system_fingerprint")),
-        "completion_id": as_name("id", body.get("id")),
+        "system_fingerprint": body.get("system_fingerprint"),
+        "completion_id": body.get("id"),
         "sent": sent,
     }
     return {name: value for name, value in usage.items() if value is not None}
@@ -419,3 +406,76 @@ def _is_rotated(data: bytes) -> bool:
     with contextlib.suppress(Exception), open_image(io.BytesIO(data)) as image:
         return int(image.getexif().get(_ORIENTATION, 1)) != 1
     return False
+
+
+def _visible_text(content: Any) -> str:
+    """Return a message's content, which some servers split into parts, without reasoning."""
+    if not isinstance(content, list):
+        return content or ""
+    parts = [part for part in content if part.get("type") not in _REASONING_PARTS]
+    return "".join(part.get("text") or "" for part in parts)
+
+
+def _has_reasoning(message: JsonDict) -> bool:
+    """Return whether a message has reasoning apart from its text."""
+    content = message.get("content")
+    parts = content if isinstance(content, list) else []
+    return any(message.get(name) for name in _REASONING) or any(
+        part.get("type") in _REASONING_PARTS for part in parts
+    )
+
+
+_REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thoughts")
+_REASONING_PARTS = ("thinking", "reasoning", "redacted_thinking", "thought")
+_UNION_TYPES = ("str", "int", "list[_Part]")
+_Count = Annotated[float, Field(ge=0, lt=2**63)] | None  # as files of records require
+_Name = str | int | None
+
+
+class _Checked(BaseModel):
+    """A part of a chat completion, checked as it stands; the rest of it may be anything."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _Part(_Checked):
+    text: str | None = None
+
+
+class _Message(_Checked):
+    content: str | list[_Part] | None = None
+    refusal: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _says_something(cls, message: Any) -> Any:
+        fields = ("content", "refusal", "tool_calls", "function_call", *_REASONING)
+        if isinstance(message, dict) and not message.keys() & set(fields):
+            raise ValueError("no text, and nothing in its place")
+        return message
+
+
+class _Choice(_Checked):
+    message: _Message
+    logprobs: JsonDict | None = None
+
+
+class _Details(_Checked):
+    cached_tokens: _Count = None
+    reasoning_tokens: _Count = None
+    image_tokens: _Count = None
+
+
+class _Usage(_Checked):
+    prompt_tokens: _Count = None
+    completion_tokens: _Count = None
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+
+
+class _Completion(_Checked):
+    choices: list[_Choice]
+    usage: _Usage | None = None
+    model: _Name = None
+    id: _Name = None
+    system_fingerprint: _Name = None
