@@ -103,12 +103,12 @@ def fit(image: Image.Image, plan: Fit) -> Image.Image:
     """Return ``image`` (RGB) enlarged and padded to ``plan.run_size``."""
     if plan.enlarged > 1:
         image = image.resize(plan.enlarged_size, Image.Resampling.LANCZOS)
-    return _pad(image, plan.run_size)
+    return pad(image, plan.run_size)
 
 
 def fit_mask(mask: Image.Image, plan: Fit) -> Image.Image:
     """Return a mask (L, 0 or 255) at ``plan.run_size``, still binary."""
-    return _pad(mask.resize(plan.enlarged_size, Image.Resampling.NEAREST), plan.run_size)
+    return pad(mask.resize(plan.enlarged_size, Image.Resampling.NEAREST), plan.run_size)
 
 
 def restore(drawn: Image.Image, plan: Fit) -> Image.Image:
@@ -134,7 +134,8 @@ def _round_up(side: int, factor: int) -> int:
     return -(-side // factor) * factor
 
 
-def _pad(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+def pad(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+    """Return the image at ``size`` (width, height), its right and bottom edge replicated."""
     right, below = size[0] - image.width, size[1] - image.height
     pixels = np.asarray(image)
     sides = ((0, below), (0, right), (0, 0))[: pixels.ndim]

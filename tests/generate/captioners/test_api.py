@@ -29,7 +29,7 @@ from tests.fixtures.openai_server import CAPTION, KEY, OpenAIServer
 SHIPPED = sorted(
     p.stem
     for p in PROMPTS.glob("*.txt")
-    if not p.stem.startswith(("counterfactual", "choose-picture"))
+    if not p.stem.startswith(("counterfactual", "choose-picture", "template"))
 )
 QUESTION = "Which fruit lies on the {table}?"
 SHOWN = {

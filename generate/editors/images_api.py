@@ -1,0 +1,309 @@
+"""Redraw through ``/v1/images/edits``: a picture and an instruction in, a picture out.
+
+OpenAI's image models, vLLM-Omni, DeepInfra, and a LiteLLM proxy before Gemini, FLUX or Azure serve
+this route.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, Self
+
+from PIL import Image
+from pydantic import Field, JsonValue, field_validator, model_validator
+
+from flipbench.config.chat import ChatSpec
+from flipbench.config.kinds import Context
+from flipbench.config.trust import KeyPath
+from flipbench.core.errors import DataError, PrerequisiteError, ServiceError
+from flipbench.core.images import ImageStore, check_size, open_image, png_bytes
+from flipbench.core.paired import Candidate
+from flipbench.core.records import JsonDict, Value
+from flipbench.models.chat.api import ODD_REPLY, ChatAPI
+from flipbench.models.chat.bounds import RateLimiter
+from flipbench.models.chat.scrubbing import parse
+from flipbench.models.protocols import Drawing
+
+from .sizes import SizeRule, pad
+
+Size = tuple[int, int]
+_SET_HERE = ("model", "image", "prompt", "size", "n", "seed", "mask", "stream")
+_MAX_DISTORTION = 0.02
+_FACTOR = 16
+_SIZE = re.compile(r"(\d{2,5})x(\d{2,5})")
+
+
+class ImagesAPIEditorSpec(Value):
+    """The images-edit route of an OpenAI-compatible server."""
+
+    kind: Literal["api"] = "api"
+    model: str = Field(description="e.g. gpt-image-1; part of an edit's id, the address is not")
+    base_url: str | None = Field(
+        default=None,
+        description="e.g. http://localhost:8000/v1; null: OPENAI_BASE_URL, or OpenAI if unset",
+    )
+    api_key_env: str | None = Field(
+        default="OPENAI_API_KEY",
+        description="environment variable that holds the key; null if the server needs none",
+    )
+    sizes: tuple[str, ...] | Literal["any"] = Field(
+        default=("1024x1024", "1536x1024", "1024x1536"),
+        description="WIDTHxHEIGHT that the model offers; any: multiples of 16 near the source",
+    )
+    seeded: bool = Field(
+        default=False, description="send each item's seed, to a server that takes one (vLLM-Omni)"
+    )
+    extra_body: dict[str, JsonValue] = Field(
+        default_factory=dict,
+        description="sent with each request, e.g. quality, input_fidelity, num_inference_steps",
+    )
+    price: float | dict[str, float] | None = Field(
+        default=None, description="USD for an image, or by size: {1024x1024: 0.04}"
+    )
+    timeout: float = Field(default=300.0, gt=0, description="seconds for a whole attempt")
+    max_retries: int = Field(default=5, ge=0, description="after 429, 5xx and time-outs")
+    n_concurrent: int = Field(default=4, ge=1, description="requests at the same time")
+    requests_per_minute: float | None = Field(default=None, gt=0)
+
+    @field_validator("sizes")
+    @classmethod
+    def _are_sizes(cls, sizes: tuple[str, ...] | str) -> tuple[str, ...] | str:
+        for size in () if sizes == "any" else sizes:
+            if not _SIZE.fullmatch(size):
+                raise ValueError(f"{size!r} is no size; write it as 1024x1024, or sizes: any")
+        if not sizes:
+            raise ValueError("name at least one size, or write sizes: any")
+        return sizes
+
+    @field_validator("extra_body")
+    @classmethod
+    def _sets_nothing_twice(cls, extra_body: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        for name in _SET_HERE:
+            if name in extra_body:
+                remedy = "write seeded: true" if name == "seed" else "remove it"
+                raise ValueError(f"{name!r} is set by the editor; {remedy}")
+        return extra_body
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        self.as_chat()  # checks the address
+        if isinstance(self.price, Mapping) and self.sizes != "any":
+            if unpriced := set(self.sizes) - set(self.price):
+                raise ValueError(f"price names no price for {min(unpriced)}")
+        return self
+
+    def build(self, context: Context) -> ImagesAPIEditor:
+        """Return the editor; nothing is sent before its first call."""
+        return ImagesAPIEditor(self)
+
+    def as_chat(self) -> ChatSpec:
+        """Return the server and its limits as the chat client knows them."""
+        return ChatSpec(
+            model=self.model,
+            base_url=self.base_url,
+            api_key_env=self.api_key_env,
+            timeout=self.timeout,
+            max_retries=self.max_retries,
+        )
+
+    def needs_trust(self) -> tuple[KeyPath, ...]:
+        """Return server and key, but not this machine without a key, nor OpenAI with its own."""
+        return self.as_chat().needs_trust()
+
+    def usd(self, size: Size) -> float | None:
+        """Return the price of an image in USD; None if none is configured."""
+        if isinstance(self.price, dict):
+            return self.price.get(_text(size))
+        return self.price
+
+    def placement(self, width: int, height: int, subject: str) -> Placement:
+        """Return how a picture is fitted into a size that the model offers.
+
+        Of the sizes offered, the one with the least padding, then the smallest.
+
+        >>> ImagesAPIEditorSpec(model="m").placement(640, 480, "x")
+        Placement(source=(640, 480), scaled=(1365, 1024), sent=(1536, 1024))
+
+        Raises
+        ------
+        DataError
+            With ``sizes: any``, if the picture is too large.
+        """
+        if self.sizes == "any":
+            plan = SizeRule().plan(width, height, _FACTOR, subject)
+            return Placement((width, height), plan.enlarged_size, plan.run_size)
+        offered = [(int(w), int(h)) for w, h in (size.split("x") for size in self.sizes)]
+        placements = [_placed((width, height), size) for size in offered]
+        return min(placements, key=lambda place: (place.padded_share, place.sent))
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Sizes (width, height) in pixels: of the source, as scaled, and as sent after padding."""
+
+    source: Size
+    scaled: Size
+    sent: Size
+
+    @property
+    def padded_share(self) -> float:
+        """The share of the sent picture that is padding."""
+        return round(1 - self.scaled[0] * self.scaled[1] / (self.sent[0] * self.sent[1]), 6)
+
+    def fit(self, image: Image.Image) -> Image.Image:
+        """Return the source scaled (Lanczos), with right and bottom edge replicated."""
+        if image.size != self.scaled:
+            image = image.resize(self.scaled, Image.Resampling.LANCZOS)
+        return pad(image, self.sent)
+
+    def restore(self, drawn: Image.Image) -> Image.Image:
+        """Return what was drawn without the padding, at the source's size.
+
+        Raises
+        ------
+        ServiceError
+            If its proportions are not those of the picture that was sent.
+        """
+        distortion = drawn.width * self.sent[1] / (drawn.height * self.sent[0]) - 1
+        if abs(distortion) > _MAX_DISTORTION:
+            raise ServiceError(
+                f"the server drew {_text(drawn.size)} pixels instead of {_text(self.sent)}; set"
+                " sizes to those that the model offers"
+            )
+        scale_x, scale_y = drawn.width / self.sent[0], drawn.height / self.sent[1]
+        kept = (0, 0, round(self.scaled[0] * scale_x), round(self.scaled[1] * scale_y))
+        drawn = drawn.convert("RGB").crop(kept)
+        if drawn.size != self.source:
+            drawn = drawn.resize(self.source, Image.Resampling.LANCZOS)
+        return drawn
+
+    def to_json(self) -> JsonDict:
+        """Return the sizes as stored with an edit."""
+        return {"source": list(self.source), "scaled": list(self.scaled), "sent": list(self.sent)}
+
+
+class ImagesAPIEditor:
+    """Redraws an image by an instruction, through the images-edit route of a server.
+
+    Most servers take no seed: the same request gives another picture, so a recipe cannot redraw
+    it. What a server refuses to draw is a failure of that item, with the server's reason.
+
+    Parameters
+    ----------
+    spec : ImagesAPIEditorSpec
+        Model, server, sizes, limits and prices.
+    """
+
+    name = "images api"
+
+    def __init__(self, spec: ImagesAPIEditorSpec) -> None:
+        self.spec = spec
+        self.api = ChatAPI(spec.as_chat())
+        self._limiter = RateLimiter(spec.requests_per_minute)
+        self.settings: JsonDict = {
+            "model": spec.model,
+            "sizes": spec.sizes if spec.sizes == "any" else list(spec.sizes),
+            "seeded": spec.seeded,
+            "extra_body": spec.extra_body,
+        }
+
+    def __call__(
+        self, candidates: Sequence[Candidate], seeds: Sequence[int], images: ImageStore
+    ) -> list[Drawing | Exception]:
+        """Redraw a batch, in order.
+
+        Raises
+        ------
+        PrerequisiteError
+            For an error that would affect every request: no key, a refused key, no such model, a
+            redirect, or no server.
+        """
+        _ = self.api.scrub  # with the client, built once, before the threads
+        with ThreadPoolExecutor(self.spec.n_concurrent) as pool:
+            return list(pool.map(partial(self._redraw, images=images), candidates, seeds))
+
+    def _redraw(self, candidate: Candidate, seed: int, images: ImageStore) -> Drawing | Exception:
+        if candidate.caption is None or not candidate.item.images:
+            return DataError(f"{candidate.subject}: no instruction or no image to edit")
+        source = candidate.source
+        try:
+            place = self.spec.placement(source.width, source.height, candidate.subject)
+            body = self._ask(place.fit(images.open(source)), candidate.caption.text, place, seed)
+            drawn = self._read(body)
+            image = place.restore(drawn)
+        except (DataError, ServiceError) as error:
+            return error
+        usage = {"cost_usd": self.spec.usd(place.sent), **_token_counts(body)}
+        sizes = place.to_json() | {"received": list(drawn.size)}
+        return Drawing(image, {"sizes": sizes, "usage": usage})
+
+    def _ask(self, image: Image.Image, prompt: str, place: Placement, seed: int) -> Any:
+        self._limiter.wait(1)
+        seeded = {"seed": seed % 2**31} if self.spec.seeded else {}
+        try:
+            raw = self.api.client.images.with_raw_response.edit(
+                model=self.spec.model,
+                image=("picture.png", png_bytes(image), "image/png"),
+                prompt=prompt,
+                size=_text(place.sent),
+                extra_body=self.spec.extra_body | seeded or None,
+            )
+            body = self.api.scrub.json(parse(raw.http_response.content))
+        except self.api.openai.OpenAIError as error:
+            raise self.api.explain(error) from None
+        except ODD_REPLY as error:
+            raise self._odd(f"invalid JSON ({self.api.scrub.error(str(error))})") from None
+        self.api.answered = True
+        return body
+
+    def _read(self, body: Any) -> Image.Image:
+        try:
+            entry = body["data"][0]
+            encoded = entry.get("b64_json")
+        except (AttributeError, IndexError, KeyError, TypeError):
+            raise self._odd("JSON without a picture") from None
+        if not isinstance(encoded, str):
+            if isinstance(entry.get("url"), str):
+                raise PrerequisiteError(
+                    f"{self.api.server} answers with an address instead of a picture; set"
+                    " extra_body: {response_format: b64_json}"
+                )
+            raise self._odd("JSON without a picture")
+        try:
+            data = base64.b64decode(encoded.rsplit(",", 1)[-1], validate=True)
+            image = open_image(io.BytesIO(data))
+            check_size(*image.size, self.api.server)
+            image.load()
+        except (
+            *(ValueError, binascii.Error, OSError, SyntaxError),
+            Image.DecompressionBombError,
+        ) as error:
+            raise self._odd(f"no picture ({self.api.scrub.error(str(error))})") from None
+        return image
+
+    def _odd(self, problem: str) -> ServiceError:
+        return ServiceError(f"{self.api.server} answered with {problem}")
+
+
+def _placed(source: Size, sent: Size) -> Placement:
+    scale = min(sent[0] / source[0], sent[1] / source[1])
+    width, height = (max(1, round(edge * scale)) for edge in source)
+    return Placement(source, (min(width, sent[0]), min(height, sent[1])), sent)
+
+
+def _text(size: Size) -> str:
+    return f"{size[0]}x{size[1]}"
+
+
+def _token_counts(body: Any) -> JsonDict:
+    usage = body.get("usage") if isinstance(body, dict) else None
+    names = ("input_tokens", "output_tokens")
+    counts = {name: usage.get(name) for name in names} if isinstance(usage, dict) else {}
+    return {name: count for name, count in counts.items() if isinstance(count, int)}
