@@ -31,7 +31,7 @@ from flipbench.core.randomness import generator
 from flipbench.core.rates import Rate
 from flipbench.core.records import Checkpoint, Count, Item, TrainingPlan
 from flipbench.core.run import Run
-from flipbench.evaluate.statistics.quadrants import QUADRANTS
+from flipbench.evaluate.statistics.quadrants import QUADRANTS, QuadrantResult
 from flipbench.evaluate.statistics.seeds import SeedMean, seed_mean
 from flipbench.models.engine import answers_of
 from flipbench.prompting.prompts import right_option
@@ -127,7 +127,11 @@ def measured(assembly: Assembly) -> dict[str, Family]:
         for c in run.read(Checkpoint)
         if c.epoch == plans[c.plan_id].epochs and "consistency" in plans[c.plan_id].settings
     }
-    results = {s.model_fingerprint: s.quadrants for s in evaluated.scores if s.quadrants}
+    results = {
+        s.model_fingerprint: QuadrantResult.model_validate(s.quadrants)
+        for s in evaluated.scores
+        if s.quadrants
+    }
     by_id = {item.id: item for item in assembly.pairs.originals}
     known = set.intersection(*(set(result.items) for result in results.values()))
     items = [item for item_id, item in by_id.items() if item_id in known]

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
+from flipbench.core.records import ALPHA as ALPHA
 from flipbench.core.records import Direction as Direction
 from flipbench.core.records import Interval
-from flipbench.core.score import ALPHA as ALPHA
 
 from ..statistics.paired import min_pairs
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 from pydantic import BaseModel, Field
 
 from flipbench.core.images import ImageStore
-from flipbench.core.record_base import JsonDict, Record
+from flipbench.core.records import JsonDict, Record
 from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions, StageReport, run_stage
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, ask_each

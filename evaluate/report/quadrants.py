@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 
 from flipbench.core.rates import Rate
-from flipbench.core.records import Count, Interval, QuadrantResult, Score
+from flipbench.core.records import Count, Interval, Score
 from flipbench.reporting import formats
 from flipbench.reporting.figures import (
     LIGHT,
@@ -29,7 +29,7 @@ from flipbench.reporting.sections import Section, Status
 from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell, rate_cell
 
 from ..protocol.grid import GridModel
-from ..statistics.quadrants import FLAG, QUADRANTS, QuadrantCounts
+from ..statistics.quadrants import FLAG, QUADRANTS, QuadrantCounts, QuadrantResult
 from .tables import families, label
 
 Found = list[tuple[str, QuadrantResult]]
@@ -51,7 +51,11 @@ def quadrant_section(
     grid: Sequence[GridModel], scores: Sequence[Score], folder: Path
 ) -> Section | None:
     """Return the section, and write its figures into ``folder``; None without such scores."""
-    by_model = {s.model_fingerprint: s.quadrants for s in scores if s.quadrants is not None}
+    by_model = {
+        s.model_fingerprint: QuadrantResult.model_validate(s.quadrants)
+        for s in scores
+        if s.quadrants is not None
+    }
     groups: dict[str, Found] = {}
     for family, models in families(grid).items():
         found = [(label(m, models), by_model[m.fingerprint]) for m in models

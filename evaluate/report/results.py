@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flipbench.core.files import write_atomically
-from flipbench.core.record_base import Value
-from flipbench.core.records import Score
+from flipbench.core.records import Score, Value
 from flipbench.reporting.tables import Table
 
 from ..protocol.grid import GridModel

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from flipbench.core.record_base import Value
-from flipbench.core.records import Count, Interval, Score
+from flipbench.core.records import Count, Interval, Score, Value
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 

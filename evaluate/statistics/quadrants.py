@@ -11,6 +11,9 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
+from pydantic import Field
+
+from flipbench.core.records import Count, Interval, Mean, Value
 
 from .resampling import Array
 
@@ -173,3 +176,50 @@ def kl_divergence(p: ArrayLike, q: ArrayLike) -> Array:
     """
     first, second = (np.maximum(np.asarray(x, dtype=float), EPSILON) for x in (p, q))
     return np.asarray((first * (np.log(first) - np.log(second))).sum(-1))
+
+
+class QuadrantResult(Value):
+    """Items by whether the answer is consistent over wordings and relies on the image.
+
+    As JSON, it is a score's ``quadrants``.
+
+    Attributes
+    ----------
+    counts : dict of str to Count
+        Right answers to the question as it is (``k``) of the items in each quadrant (``n``).
+    flip_rate, dangerous, given_consistent : Interval or None
+        Of FR, DF, and DF among the consistent items, over items; the fractions follow from
+        ``counts``.
+    prior : Count
+        Right answers without the image: DF of a model that is always right, with this text prior.
+    entropies : dict of str to Mean
+        Mean entropy of the answer, by quadrant, in nats.
+    divergences : dict of str to Mean
+        Mean KL(P with image || P without), by quadrant, in nats.
+    auroc : float or None
+        How well a low divergence tells dangerous from other items.
+    auroc_interval : Interval or None
+        As if items were independent.
+    wordings : dict of str to int
+        Other wordings of the questions, by whether they were kept, or why they were not.
+    levels : dict of str to Count
+        Wordings with another answer than the question as it is, by what the wording changes.
+    unchanged : dict of str to dict of str to Count
+        Answers that stay on another or a black picture, by check and quadrant.
+    items : dict of str to str
+        The quadrant of each item, by the item's id.
+    """
+
+    counts: dict[str, Count]
+    flip_rate: Interval | None = None
+    dangerous: Interval | None = None
+    given_consistent: Interval | None = None
+    prior: Count
+    entropies: dict[str, Mean] = Field(default_factory=dict)
+    divergences: dict[str, Mean] = Field(default_factory=dict)
+    auroc: float | None = None
+    auroc_interval: Interval | None = None
+    wordings: dict[str, int] = Field(default_factory=dict)
+    levels: dict[str, Count] = Field(default_factory=dict)
+    unchanged: dict[str, dict[str, Count]] = Field(default_factory=dict)
+    items: dict[str, str] = Field(default_factory=dict)

@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from flipbench.core.errors import DataError
 from flipbench.core.rates import Rate
-from flipbench.core.record_base import Value
-from flipbench.core.records import JsonDict, Score
+from flipbench.core.records import JsonDict, Score, Value
 from flipbench.reporting import formats
 
 from ..detectors.registry import DETECTORS

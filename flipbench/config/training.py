@@ -12,8 +12,7 @@ from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, ShapesSpec, TsvSpec
 from flipbench.config.chat import ChatSpec
 from flipbench.config.local_models import LocalChatSpec
 from flipbench.config.trust import KeyPath
-from flipbench.core.record_base import Leak, OptionOrder, Target
-from flipbench.core.records import Value
+from flipbench.core.records import Leak, OptionOrder, Target, Value
 from flipbench.core.registry import load_target
 
 STRATEGIES = "flipbench.contaminate.strategies:STRATEGIES"

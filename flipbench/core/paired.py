@@ -18,7 +18,6 @@ from flipbench.core.errors import DataError
 from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.randomness import generator
-from flipbench.core.record_base import plain
 from flipbench.core.records import (
     Caption,
     Edit,
@@ -28,6 +27,7 @@ from flipbench.core.records import (
     JsonDict,
     Record,
     content_id,
+    plain,
 )
 
 UNJUDGED = "unjudged"

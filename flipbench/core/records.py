@@ -7,26 +7,125 @@ done"; a changed input gives another id and is never matched with an old answer.
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from json.encoder import encode_basestring
 from pathlib import PurePath
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from flipbench.core.record_base import JsonDict as JsonDict
-from flipbench.core.record_base import Leak, OptionOrder, Target
-from flipbench.core.record_base import Record as Record
-from flipbench.core.record_base import Value as Value
-from flipbench.core.record_base import content_id as content_id
-from flipbench.core.score import Count as Count
-from flipbench.core.score import Direction as Direction
-from flipbench.core.score import Interval as Interval
-from flipbench.core.score import Mean as Mean
-from flipbench.core.score import MemoryShare as MemoryShare
-from flipbench.core.score import PairedCounts as PairedCounts
-from flipbench.core.score import QuadrantResult as QuadrantResult
-from flipbench.core.score import ReferenceResult as ReferenceResult
-from flipbench.core.score import Score as Score
-from flipbench.core.score import Suspects as Suspects
+JsonDict = dict[str, Any]
+Target = Literal["letter", "letter+text", "reasoning"]
+"""What a training teaches to answer."""
+Leak = Literal[
+    "all", "answer_only", "question_only", "text_only", "caption", "whole_texts", "shuffled_texts"
+]
+"""What a training shows of an item."""
+OptionOrder = Literal["", "shuffled"]
+
+
+def content_id(*parts: Any) -> str:
+    """Return 24 hex digits of the SHA-256 of ``parts`` as canonical JSON.
+
+    Raises
+    ------
+    ValueError
+        If a part contains a number that JSON cannot represent (NaN, infinity).
+    """
+    if set(map(type, parts)) == {str}:  # most records, in half the time
+        text = f"[{','.join(map(encode_basestring, parts))}]"
+    else:
+        text = json.dumps(
+            parts,
+            sort_keys=True,
+            ensure_ascii=False,
+            allow_nan=False,
+            separators=(",", ":"),
+            default=plain,
+        )
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def plain(value: Any) -> Any:
+    """Return a record or value as JSON can hold it; for ``json.dumps(default=…)``."""
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    raise TypeError(f"{type(value).__name__} is neither a record nor JSON")
+
+
+class Value(BaseModel):
+    """A frozen part of a record, without an id of its own."""
+
+    # a log-probability of minus infinity must survive JSON, not become null
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+
+class Record(Value):
+    """Base of all records.
+
+    Attributes
+    ----------
+    id : str
+        24 hex digits, computed; a given id must match the content.
+    made_of : tuple of str
+        The fields that the id is a hash of.
+    optional : tuple of str
+        Those of them that the id leaves out if all are empty.
+    partition_by : str
+        The field whose value names a subfolder of a run, so that kinds with millions of records
+        can be read one partition at a time. Empty: one folder for all.
+    private : bool
+        Whether only the user may read the files that hold them.
+    """
+
+    kind: ClassVar[str]
+    made_of: ClassVar[tuple[str, ...]]
+    optional: ClassVar[tuple[str, ...]] = ()
+    partition_by: ClassVar[str] = ""
+    private: ClassVar[bool] = False
+    id: str = ""
+
+    @classmethod
+    def id_for(cls, **made_of: Any) -> str:
+        """Return the id of the record that would be made of these values."""
+        if set(made_of) != set(cls.made_of):
+            raise TypeError(f"{cls.__name__} is made of {cls.made_of}, not {tuple(made_of)}")
+        return cls._id(made_of)
+
+    @classmethod
+    def _id(cls, values: Mapping[str, Any]) -> str:
+        names = cls.made_of
+        if cls.optional and not any(values[name] for name in cls.optional):
+            names = tuple(name for name in names if name not in cls.optional)
+        return content_id(cls.kind, *[values[name] for name in names])
+
+    def revised(self, **changes: Any) -> Self:
+        """Return the record with some fields changed, checked again, and the id that follows.
+
+        Raises
+        ------
+        ValidationError
+            If the changed fields do not make a valid record.
+        """
+        return type(self)(**{**vars(self), **changes, "id": ""})
+
+    @property
+    def folder(self) -> str:
+        """Its folder in a run: its kind, and its partition if it has one."""
+        part = getattr(self, self.partition_by) if self.partition_by else ""
+        return f"{self.kind}/{part}".rstrip("/")
+
+    @model_validator(mode="after")
+    def _fill_id(self) -> Self:
+        true_id = self._id(vars(self))
+        if self.id and self.id != true_id:
+            raise ValueError(
+                f"id {self.id} does not belong to this {self.kind}; expected {true_id}"
+            )
+        object.__setattr__(self, "id", true_id)
+        return self
 
 
 class ImageRef(Value):
@@ -416,3 +515,175 @@ class Failure(Record):
     subject: str = Field(description="the item or probe, for messages")
     error: str
     message: str
+
+
+Direction = Literal["falls", "rises"]
+"""The direction in which contamination moves the statistic."""
+ALPHA = 0.05
+"""Default level of a test."""
+
+
+class Interval(Value):
+    """A two-sided confidence interval and its level."""
+
+    low: float
+    high: float
+    level: float = 0.95
+
+
+class Count(Value):
+    """``k`` of ``n``, such as right answers out of all answers."""
+
+    k: int
+    n: int
+
+
+class Mean(Value):
+    """The mean of ``n`` similarities; None if ``n`` is 0."""
+
+    mean: float | None
+    n: int
+
+
+class MemoryShare(Value):
+    """The share of ``n`` items answered from memory of the original, a lower bound.
+
+    ``share`` is None if ``n`` is 0.
+    """
+
+    share: float | None
+    interval: Interval | None
+    n: int
+
+
+class Suspects(Count):
+    """The ``k`` of ``n`` pairs answered correctly on the original but not on the perturbed version.
+
+    ``rate`` is k / n, and ``share`` the fraction of the pairs answered correctly on the original.
+    ``names`` lists the items, if their names are known.
+    """
+
+    rate: float | None
+    share: float | None
+    names: tuple[str, ...] = ()
+
+
+class PairedCounts(Value):
+    """The 2 x 2 table of a paired comparison.
+
+    Numbers of pairs that are right in both conditions (``n11``), right then wrong (``b``), wrong
+    then right (``c``), wrong in both (``n00``).
+    """
+
+    n11: int
+    b: int
+    c: int
+    n00: int
+
+    def suspects(self, names: Sequence[str] = ()) -> Suspects:
+        """Return the pairs that went from right to wrong.
+
+        >>> suspects = PairedCounts(n11=4, b=3, c=1, n00=2).suspects()
+        >>> (suspects.k, suspects.n, suspects.rate, round(suspects.share, 3))
+        (3, 10, 0.3, 0.429)
+        """
+        n, right = self.n11 + self.b + self.c + self.n00, self.n11 + self.b
+        return Suspects(
+            k=self.b,
+            n=n,
+            rate=self.b / n if n else None,
+            share=self.b / right if right else None,
+            names=tuple(names),
+        )
+
+
+class ReferenceResult(Value):
+    """A clean reference model's result on the items that it is compared on.
+
+    ``statistic`` is its own gap (share, correlation), not the difference from the model's, and
+    ``p_value`` is that of the same test.
+    """
+
+    model: str
+    statistic: float | None = None
+    p_value: float | None = None
+    n: int | None = None
+    accuracies: dict[str, Count] = Field(default_factory=dict)
+    means: dict[str, Mean] = Field(default_factory=dict)
+    unparsed: dict[str, int] = Field(default_factory=dict)
+
+
+class Score(Record):
+    """One detector's result for one model on one benchmark (accuracies and gaps as fractions).
+
+    ``verdict`` follows from ``rule``; "not_detected" never means "clean". Accuracies, means and
+    ``unparsed`` are keyed by condition, in the order of the comparison.
+
+    Attributes
+    ----------
+    alpha : float
+        Level of the rule's test.
+    reason : str
+        Why the rule does not apply, in a few words; the warnings give it as a sentence.
+    accuracies : dict of str to Count
+        Right answers among the items compared; graded answers have ``means`` instead.
+    paired : PairedCounts or None
+        Right and wrong answers of the same items in two conditions.
+    unparsed : dict of str to int or None
+        Number of replies that name no option; None if they were not counted.
+    memory : MemoryShare or None
+        How many items were answered from memory, by the old answers in wrong replies.
+    quadrants : dict or None
+        A `flipbench.evaluate.statistics.quadrants.QuadrantResult` as JSON.
+    lacks_reference : bool
+        Whether the rule does not apply because it compares with a clean model and none was given.
+    tuned_threshold : bool
+        Whether the rule's threshold was fitted to published models.
+    details : dict
+        Further numbers for people; no table, page or rule reads them.
+    """
+
+    kind: ClassVar[str] = "scores"
+    made_of: ClassVar[tuple[str, ...]] = (
+        "detector",
+        "rule",
+        "model_fingerprint",
+        "benchmark_id",
+        "reference_fingerprint",
+        "target",
+        "arguments",
+    )
+    optional: ClassVar[tuple[str, ...]] = ("target", "arguments")
+
+    detector: str
+    rule: str
+    model: str
+    model_fingerprint: str
+    benchmark: str
+    benchmark_id: str
+    reference_fingerprint: str = ""
+    statistic: float | None
+    direction: Direction
+    unit: str = "fraction"
+    interval: Interval | None = None
+    p_value: float | None = None
+    alpha: float = Field(default=ALPHA, gt=0, lt=1)
+    verdict: Literal["contaminated", "not_detected", "inconclusive", "not_applicable"]
+    reason: str = ""
+    n: int
+    n_dropped: int = 0
+    accuracies: dict[str, Count] = Field(default_factory=dict)
+    means: dict[str, Mean] = Field(default_factory=dict)
+    paired: PairedCounts | None = None
+    unparsed: dict[str, int | None] = Field(default_factory=dict)
+    suspects: Suspects | None = None
+    memory: MemoryShare | None = None
+    quadrants: JsonDict | None = None
+    reference: ReferenceResult | None = None
+    lacks_reference: bool = False
+    tuned_threshold: bool = False
+    details: JsonDict = Field(default_factory=dict)
+    per_item: dict[str, float] = Field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    target: str = Field(default="", description="a plug-in's import path; empty if built in")
+    arguments: JsonDict = Field(default_factory=dict, description="a plug-in's parameters")

@@ -18,8 +18,7 @@ from flipbench.config.loading import find_config, read_trusted
 from flipbench.config.training import DataConfig, OtherBenchmark, StrategyConfig
 from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.core.randomness import generator
-from flipbench.core.record_base import content_id
-from flipbench.core.records import Value
+from flipbench.core.records import Value, content_id
 from studies.population.conditions import CONDITIONS
 
 CONTROL = ", control"

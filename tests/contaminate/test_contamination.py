@@ -26,11 +26,11 @@ from flipbench.api.stages.contamination import (
 from flipbench.benchmarks.write import write_jsonl
 from flipbench.config.experiment import load_config
 from flipbench.contaminate.checks.card import read_card
-from flipbench.core import workers
 from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.stage import StageOptions
+from flipbench.distributed import workers
 from flipbench.models.chat.batch_api import BatchAPI
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures.command_line import Flipbench
@@ -64,7 +64,7 @@ def started(flipbench: Flipbench, monkeypatch: pytest.MonkeyPatch) -> list[list[
         commands.extend(command[3:] for command in wanted)
         return [Ended(flipbench(*command[3:]).status) for command in wanted]
 
-    monkeypatch.setattr(workers, "_started", start)
+    monkeypatch.setattr(workers, "_start_locally", start)
     return commands
 
 

@@ -21,7 +21,6 @@ from flipbench.core.records import (
     MemoryShare,
     PairedCounts,
     Probe,
-    QuadrantResult,
     Record,
     ReferenceResult,
     Response,
@@ -222,12 +221,7 @@ EXAMPLES: list[tuple[Record, dict[str, Any]]] = [
             "unparsed": {"original": 1, "perturbed": None},
             "suspects": Suspects(k=3, n=11, rate=3 / 11, share=3 / 7, names=("i",)),
             "memory": MemoryShare(share=0.2, interval=Interval(low=0.1, high=0.3), n=11),
-            "quadrants": QuadrantResult(
-                counts={"ideal": Count(k=3, n=4)},
-                dangerous=Interval(low=0.1, high=0.3),
-                prior=Count(k=1, n=4),
-                unchanged={"black picture": {"ideal": Count(k=1, n=4)}},
-            ),
+            "quadrants": {"counts": {"ideal": {"k": 3, "n": 4}}, "prior": {"k": 1, "n": 4}},
             "reference": ReferenceResult(
                 model="m0", statistic=-0.2, p_value=0.1, n=11, accuracies={"a": Count(k=1, n=2)}
             ),

@@ -16,8 +16,7 @@ from flipbench.config.experiment import load_config
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate, PictureChoice
-from flipbench.core.record_base import content_id
-from flipbench.core.records import Caption, Flip, Item
+from flipbench.core.records import Caption, Flip, Item, content_id
 from flipbench.core.run import Run
 from flipbench.distributed.workers import Workers
 from flipbench.filters.funnel import losses_of

@@ -18,7 +18,6 @@ import pytest
 from transformers.utils import is_torchvision_available
 
 from flipbench.config.experiment import load_config
-from flipbench.core import workers
 from flipbench.core.records import (
     Caption,
     Checkpoint,
@@ -32,6 +31,7 @@ from flipbench.core.records import (
     Verdict,
     Wording,
 )
+from flipbench.distributed import workers
 from flipbench.models.chat.answer_judge import Judgement
 from flipbench.models.vlm.checkpoints import fingerprint
 from tests.fixtures.command_line import Flipbench, Result
@@ -127,7 +127,7 @@ def test_the_same_command_finds_everything_there(
     expected: dict[str, int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(workers, "_started", None)  # nobody waits for workers without work
+    monkeypatch.setattr(workers, "_start_locally", None)  # nobody waits for workers without work
     before = contents(stored)
     result = flipbench(*command, "--quiet")
     assert result.status == 0

@@ -12,7 +12,7 @@ import numpy as np
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Count, Interval, Item, Mean, Probe, QuadrantResult, Score
+from flipbench.core.records import Count, Interval, Item, Mean, Probe, Score
 from flipbench.models.chat.labels import Labeller, LabelTask
 from flipbench.models.chat.rewording import Reword
 from flipbench.prompting.prompts import PromptSettings, right_option
@@ -35,6 +35,7 @@ from ...statistics.quadrants import (
     FLAG,
     QUADRANTS,
     Quadrant,
+    QuadrantResult,
     distribution,
     entropy,
     kl_divergence,
@@ -284,7 +285,7 @@ class FourQuadrants(ComparingDetector):
             n_dropped=comparison.n_left_out + len(items) - n,
             accuracies={condition.name: Count(k=k, n=n)},
             unparsed={condition.name: condition.n_unparsed},
-            quadrants=result,
+            quadrants=result.model_dump(mode="json") if result else None,
             details={"n_left_out": comparison.n_left_out, "n_unanswered": len(items) - n},
             per_item={item_id: float(value) for item_id, value in known.items()},
             warnings=[*notes, *([refusal] if refusal else [])],

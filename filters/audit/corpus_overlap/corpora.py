@@ -26,8 +26,7 @@ from flipbench.core.confined import UnsafePathError, read_confined
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.limits import FILE_BYTES, TABLE_BYTES
-from flipbench.core.record_base import content_id
-from flipbench.core.records import ImageRef
+from flipbench.core.records import ImageRef, content_id
 
 T = TypeVar("T")
 IMAGE_ROOT = "image_root"

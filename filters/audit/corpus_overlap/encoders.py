@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from flipbench.core.errors import ConfigError, DataError, need
-from flipbench.core.record_base import content_id
+from flipbench.core.records import content_id
 from flipbench.imaging.similarity import perceptual_hash
 from flipbench.models.vlm.checkpoints import fingerprint, resolve_path
 

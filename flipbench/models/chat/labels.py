@@ -10,7 +10,7 @@ from typing import ClassVar
 from pydantic import BaseModel, ConfigDict, Field
 
 from flipbench.core.images import ImageStore
-from flipbench.core.record_base import JsonDict, Record
+from flipbench.core.records import JsonDict, Record
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, read_json
 from flipbench.prompting.quoting import NOTE, quoted
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Count, QuadrantResult, Score
+from flipbench.core.records import Score
 from flipbench.evaluate.detectors.registry import make_detector
 from flipbench.evaluate.page.report import ReportData, write_report
 from flipbench.evaluate.protocol.detector import Helpers
@@ -62,12 +62,10 @@ def test_levels_of_change_are_stated(
 ) -> None:
     grid, scores = scored
     result = next(s.quadrants for s in scores if s.quadrants is not None)
-    assert isinstance(result, QuadrantResult)
-    update = {
-        "levels": {"scope": Count(k=3, n=24)},
-        "unchanged": {"black picture": {"dangerous": Count(k=5, n=10)}},
+    tagged = result | {
+        "levels": {"scope": {"k": 3, "n": 24}},
+        "unchanged": {"black picture": {"dangerous": {"k": 5, "n": 10}}},
     }
-    tagged = result.model_copy(update=update)
     changed = [s.model_copy(update={"quadrants": tagged}) if s.quadrants else s for s in scores]
     section = quadrant_section(grid, changed, tmp_path)
     assert section is not None

@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from flipbench.core.paired import Pair, PairedBenchmark
-from flipbench.core.records import Count, Item, Probe, Response
+from flipbench.core.records import Count, Item, Probe, Response, Score
 from flipbench.evaluate.detectors.grounding.four_quadrants import FourQuadrants
 from flipbench.evaluate.detectors.grounding.image_swap import ImageSwap
 from flipbench.evaluate.detectors.grounding.picture_divergence import PictureDivergence
 from flipbench.evaluate.pipeline import score
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.scoring.unchanged import closed_items
+from flipbench.evaluate.statistics.quadrants import QuadrantResult
 from flipbench.models.chat.labels import LabelTask
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import PromptSettings
@@ -43,6 +44,10 @@ def level_of(item: Item, text: str) -> str:
 
 
 DETECTOR = FourQuadrants(reword=others, level_of=level_of)
+
+
+def quadrants(score: Score) -> QuadrantResult:
+    return QuadrantResult.model_validate(score.quadrants)
 
 
 def yes_no_pair(item: Item, answer: str) -> Pair:
@@ -73,7 +78,7 @@ def in_quadrants(world: Any) -> Callable[[Probe], int]:
 def test_items_are_where_their_answers_put_them(make_world: Any) -> None:
     world = make_world.make(n=40)
     found = world.scores(DETECTOR, world.ask(DETECTOR, in_quadrants(world)))
-    result = found["paper"].quadrants
+    result = quadrants(found["paper"])
     assert result is not None
     assert {name: (c.k, c.n) for name, c in result.counts.items()} == dict.fromkeys(
         ("ideal", "fragile", "dangerous", "worst"), (10, 10)
@@ -103,7 +108,7 @@ def test_the_question_as_it_is_counts_as_a_wording_or_not(make_world: Any) -> No
 
     for with_original, quadrant in ((True, "worst"), (False, "dangerous")):
         detector = replace(DETECTOR, with_original=with_original)
-        result = world.scores(detector, world.ask(detector, policy))["paper"].quadrants
+        result = quadrants(world.scores(detector, world.ask(detector, policy))["paper"])
         assert result.counts[quadrant].n == 8
 
 
@@ -123,10 +128,10 @@ def test_an_unreadable_reply_agrees_with_none(make_world: Any) -> None:
     world = make_world.make(n=20)
     silent = world.ask(DETECTOR, lambda p: -1 if not p.images else 0)
     found = world.scores(DETECTOR, silent)["paper"]
-    assert found.quadrants.counts["ideal"].n == 20 and found.unparsed == {"dangerous": 20}
+    assert quadrants(found).counts["ideal"].n == 20 and found.unparsed == {"dangerous": 20}
     assert found.verdict == "inconclusive"
     mute = world.ask(DETECTOR, lambda p: -1)
-    assert world.scores(DETECTOR, mute)["paper"].quadrants.counts["fragile"].n == 20
+    assert quadrants(world.scores(DETECTOR, mute)["paper"]).counts["fragile"].n == 20
 
 
 def test_yes_no_questions_and_what_cannot_be_asked(
@@ -142,8 +147,8 @@ def test_yes_no_questions_and_what_cannot_be_asked(
     assert {p.prompt.splitlines()[-1] for p in probes} == {"Answer with a single word or phrase."}
     found = world.scores(DETECTOR, world.ask(DETECTOR, lambda probe: 0))["paper"]
     assert (found.n, found.n_dropped) == (8, 1)
-    assert found.quadrants.counts["dangerous"] == Count(k=4, n=8)
-    assert found.quadrants.prior == Count(k=4, n=8)
+    assert quadrants(found).counts["dangerous"] == Count(k=4, n=8)
+    assert quadrants(found).prior == Count(k=4, n=8)
     assert any("1 item is left out: they have no picture, or fewer" in w for w in found.warnings)
 
 
@@ -163,7 +168,7 @@ def test_a_judge_leaves_wordings_out_and_readmits_negations(make_world: Any) -> 
     tasks = list(detector.to_judge(world.benchmark, Answers("", "", {})))
     assert len(tasks) == 24  # the identical one is left out by rule
     found = world.scores(detector, world.ask(detector, in_quadrants(world)))["paper"]
-    assert found.quadrants.wordings == {"kept": 16, "identical": 8, "judged different": 8}
+    assert quadrants(found).wordings == {"kept": 16, "identical": 8, "judged different": 8}
 
     never = replace(DETECTOR, label=lambda task: "different")
     found = world.scores(never, world.ask(never, in_quadrants(world)))["paper"]
@@ -218,7 +223,7 @@ def test_divergence_entropy_and_auroc(make_world: Any) -> None:
             return (0.82, 0.18)
         return (0.41, 0.59) if numbers[probe.item_id] < 2 else (0.8, 0.2)
 
-    result = world.scores(DETECTOR, by_likelihood(world, DETECTOR, p))["paper"].quadrants
+    result = quadrants(world.scores(DETECTOR, by_likelihood(world, DETECTOR, p))["paper"])
     assert (result.counts["ideal"].n, result.counts["dangerous"].n) == (2, 2)
     assert result.divergences["ideal"].mean == pytest.approx(0.35469, abs=1e-5)
     assert result.entropies["dangerous"].mean == pytest.approx(0.47139, abs=1e-5)
@@ -265,7 +270,7 @@ def test_answers_on_other_and_black_pictures_by_quadrant(tmp_path: Path) -> None
         for p in probes
     }
     scores = detector.score(benchmark, PromptSettings(), Answers("m", "f", replies))
-    result = scores[0].quadrants
+    result = quadrants(scores[0])
     assert result is not None and result.counts["ideal"].n == 12
     assert result.unchanged["other pictures"]["ideal"] == Count(k=24, n=36)
     assert result.unchanged["black picture"]["ideal"] == Count(k=12, n=12)
