@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flipbench.benchmarks.tables import numbered_rows
 from flipbench.core.errors import DataError
-from flipbench.core.files import plain_cell
 from flipbench.core.images import ImageStore
-from flipbench.core.limits import bounded_lines
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Item
 
@@ -49,25 +47,19 @@ def read_kept(path: Path) -> list[KeptRow]:
     DataError
         If the file cannot be read, is not a kept list, is empty, or repeats an item.
     """
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [
-                {key: plain_cell(cell or "") for key, cell in row.items() if key is not None}
-                for row in csv.DictReader(bounded_lines(file, path))
-            ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: cannot be read as a kept list ({error})") from error
-    if not rows or not {"item_id", "image_sha256"} <= set(rows[0]):
+    columns, rows = numbered_rows(path)
+    if not rows or not {"item_id", "image_sha256"} <= set(columns):
         raise DataError(f"{path}: a kept list needs rows with the columns item_id and image_sha256")
     kept: dict[str, KeptRow] = {}
     problems = []
-    for line, row in enumerate(rows, 2):
-        item_id = row["item_id"] or ""
+    for line, row in rows:
+        item_id = row["item_id"]
         name = row.get("item") or item_id or "the row"
         if item_id in kept:
             problems.append(f"line {line}: {name} is listed twice")
-        sha256, raters = row["image_sha256"] or "", row.get("decided_by") or ""
-        kept[item_id] = KeptRow(line, name, item_id, sha256, raters)
+        kept[item_id] = KeptRow(
+            line, name, item_id, row["image_sha256"], row.get("decided_by") or ""
+        )
     _refuse(path, problems)
     return list(kept.values())
 

@@ -147,7 +147,7 @@ def _written(text: str) -> None:
 
 def _cells(text: str) -> None:
     from flipbench.benchmarks.image_files import split_cell
-    from flipbench.benchmarks.report import RowError
+    from flipbench.benchmarks.tables import RowError
 
     for cell in (text, f"['{text}']", f"[{text}]"):
         try:

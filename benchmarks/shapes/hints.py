@@ -12,7 +12,7 @@ import argparse
 from pathlib import Path
 
 import flipbench as fb
-from flipbench.benchmarks.write import write_jsonl
+from flipbench.benchmarks.own_format import write_jsonl
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.shapes.benchmark import scene_of, shapes_vqa

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from flipbench.benchmarks.tables import Row, read_rows
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, Score, Source
@@ -24,7 +25,6 @@ from .item_values import SIDES, ItemValues, item_values
 from .models_table import ListedModel
 from .prediction import PredictionFile, listing
 from .read import ReadOptions, read_predictions
-from .rows import TableRow, read_rows
 from .scoring import Scoring
 
 LIKELIHOOD = "log_likelihood"
@@ -42,7 +42,7 @@ class _Values:
 
 def scores_of_models(
     listed: Sequence[ListedModel],
-    items: tuple[Sequence[TableRow], str] | None = None,
+    items: tuple[Sequence[Row], str] | None = None,
     *,
     benchmark: str,
     options: ReadOptions | None = None,
@@ -135,7 +135,7 @@ def _from_files(one: ListedModel, options: ReadOptions | None) -> _Values:
 
 
 def _from_long_table(
-    listed: Sequence[ListedModel], rows: Sequence[TableRow], source: str
+    listed: Sequence[ListedModel], rows: Sequence[Row], source: str
 ) -> dict[str, _Values]:
     found = item_values(rows, source)
     names = [one.model.name for one in listed]

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from flipbench.benchmarks.tables import Row
 from flipbench.core.errors import DataError, nearest
 
 from .models_table import cell_text, find_columns
 from .prediction import Prediction, truth
-from .rows import TableRow
 
 SIDES = ("original", "perturbed")
 COLUMNS = {
@@ -44,7 +44,7 @@ class ItemValues:
 
 
 def item_values(
-    rows: Sequence[TableRow], source: str, *, model: str = "", marks: bool = True
+    rows: Sequence[Row], source: str, *, model: str = "", marks: bool = True
 ) -> dict[str, ItemValues]:
     """Return each model's values in rows with the columns `COLUMNS`.
 
@@ -90,7 +90,7 @@ def item_values(
     return values
 
 
-def _add(values: ItemValues, row: TableRow, columns: dict[str, str], side: str, item: str) -> None:
+def _add(values: ItemValues, row: Row, columns: dict[str, str], side: str, item: str) -> None:
     group = values.groups[item] = cell_text(row, columns, "group")
     if "correct" in columns:
         text = cell_text(row, columns, "correct")
@@ -104,7 +104,7 @@ def _add(values: ItemValues, row: TableRow, columns: dict[str, str], side: str, 
         values.log_probs.setdefault(side, {})[item] = _log_prob(text, row)
 
 
-def _log_prob(text: str, row: TableRow) -> float:
+def _log_prob(text: str, row: Row) -> float:
     try:
         value = float(text)
     except ValueError:

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.benchmarks.question_text import split_question
-from flipbench.benchmarks.report import RowError
+from flipbench.benchmarks.tables import Row, RowError
 from flipbench.core.errors import DataError, nearest
 
 from .prediction import Prediction, PredictionFile, id_text, truth
-from .rows import TableRow
 
 OWN_KEYS = frozenset(
     "doc_id doc target arguments input resps filtered_resps doc_hash prompt_hash target_hash"
@@ -21,14 +20,14 @@ ITEM_KEY = "flipbench_item"
 GROUP_KEY = "flipbench_group"
 
 
-def is_samples(rows: Sequence[TableRow]) -> bool:
+def is_samples(rows: Sequence[Row]) -> bool:
     """Return whether rows look like lmms-eval's samples."""
     return "doc_id" in rows[0].cells and "filtered_resps" in rows[0].cells
 
 
 def lmms_eval_predictions(
     path: Path,
-    rows: Sequence[TableRow],
+    rows: Sequence[Row],
     metric: str = "",
     id_key: str = "",
     filter_name: str = "",
@@ -70,7 +69,7 @@ def lmms_eval_predictions(
     return PredictionFile(path, "lmms-eval", predictions, model, task)
 
 
-def _of_one_filter(path: Path, rows: Sequence[TableRow], name: str) -> Sequence[TableRow]:
+def _of_one_filter(path: Path, rows: Sequence[Row], name: str) -> Sequence[Row]:
     filters = list(dict.fromkeys(str(r.cells["filter"]) for r in rows if "filter" in r.cells))
     if name and name not in filters:
         raise DataError(
@@ -85,7 +84,7 @@ def _of_one_filter(path: Path, rows: Sequence[TableRow], name: str) -> Sequence[
     return [row for row in rows if not name or str(row.cells.get("filter")) == name]
 
 
-def _prediction(row: TableRow, metric: str, id_key: str) -> Prediction:
+def _prediction(row: Row, metric: str, id_key: str) -> Prediction:
     by_likelihood = _is_by_likelihood(row)
     text = None if by_likelihood else _one_text(row)
     question = row.cells.get("input")
@@ -105,7 +104,7 @@ def _prediction(row: TableRow, metric: str, id_key: str) -> Prediction:
     )
 
 
-def _id(row: TableRow, id_key: str) -> str:
+def _id(row: Row, id_key: str) -> str:
     value: Any = row.cells
     id_key = id_key or (ITEM_KEY if ITEM_KEY in row.cells else "doc_id")
     for part in id_key.split("."):
@@ -115,7 +114,7 @@ def _id(row: TableRow, id_key: str) -> str:
     return id_text(value)
 
 
-def _is_by_likelihood(row: TableRow) -> bool:
+def _is_by_likelihood(row: Row) -> bool:
     """Return whether the options' log-likelihoods were compared: pairs (value, greedy or not)."""
     value = row.cells.get("filtered_resps", row.cells.get("resps"))
     return (
@@ -133,7 +132,7 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def _one_text(row: TableRow) -> str | None:
+def _one_text(row: Row) -> str | None:
     value = row.cells.get("filtered_resps", row.cells.get("resps"))
     while isinstance(value, list) and len(value) == 1:
         value = value[0]

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from flipbench.benchmarks.tables import Row, read_rows
 from flipbench.core.confined import confined_path
 from flipbench.core.errors import DataError, nearest, result_or_error
 
 from ..protocol.grid import KINDS, UNTOUCHED, GridModel, Kind
 from .prediction import id_text, truth
-from .rows import TableRow, read_rows
 
 COLUMNS = {
     "model": ("model", "name"),
@@ -64,7 +64,7 @@ def read_models(path: Path) -> list[ListedModel]:
     return listed_models(read_rows(path), str(path), path.parent)
 
 
-def listed_models(rows: Sequence[TableRow], source: str, folder: Path | None) -> list[ListedModel]:
+def listed_models(rows: Sequence[Row], source: str, folder: Path | None) -> list[ListedModel]:
     """Return the models of rows with the columns `COLUMNS`.
 
     Files lie below ``folder``; with None, for rows that the user made, anywhere. ``model``,
@@ -90,7 +90,7 @@ def listed_models(rows: Sequence[TableRow], source: str, folder: Path | None) ->
 
 
 def find_columns(
-    rows: Sequence[TableRow],
+    rows: Sequence[Row],
     known: Mapping[str, tuple[str, ...]],
     needed: Sequence[str],
     source: str,
@@ -121,13 +121,13 @@ def find_columns(
     return columns
 
 
-def cell_text(row: TableRow, columns: Mapping[str, str], meaning: str) -> str:
+def cell_text(row: Row, columns: Mapping[str, str], meaning: str) -> str:
     """Return a cell as text, "" if it is empty or there is no such column."""
     value = row.cells.get(columns.get(meaning, ""))
     return "" if value is None or value != value else id_text(value)
 
 
-def _listed(row: TableRow, columns: Mapping[str, str], folder: Path | None) -> ListedModel:
+def _listed(row: Row, columns: Mapping[str, str], folder: Path | None) -> ListedModel:
     def text(meaning: str) -> str:
         return cell_text(row, columns, meaning)
 
@@ -173,7 +173,7 @@ def _listed(row: TableRow, columns: Mapping[str, str], folder: Path | None) -> L
     return ListedModel(model, row.where, **files)
 
 
-def _whole(row: TableRow, columns: Mapping[str, str], meaning: str) -> int | None:
+def _whole(row: Row, columns: Mapping[str, str], meaning: str) -> int | None:
     text = cell_text(row, columns, meaning)
     if text and not text.isdigit():
         raise DataError(

@@ -6,13 +6,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from flipbench.benchmarks.tables import check_file
+from flipbench.benchmarks.tables import check_file, read_json, read_rows, read_text
 from flipbench.core.errors import DataError
 
 from .inspect_logs import inspect_predictions, is_log, read_eval
 from .lmms_eval import is_samples, lmms_eval_predictions
 from .prediction import PredictionFile, listing
-from .rows import read_json, read_rows, utf8_text
 from .table import table_predictions
 
 
@@ -79,7 +78,7 @@ def read_ids(path: Path) -> list[str]:
         If the file is missing, empty or not UTF-8, or an id occurs twice.
     """
     check_file(path)
-    ids = [line.strip() for line in utf8_text(path).splitlines() if line.strip()]
+    ids = [line.strip() for line in read_text(path).splitlines() if line.strip()]
     repeated = [name for name, n in Counter(ids).items() if n > 1]
     if repeated or not ids:
         problem = f"repeated ids: {listing(repeated)}" if repeated else "there is no id"

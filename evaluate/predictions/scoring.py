@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from flipbench.benchmarks.build import answer_letter, find_answer
-from flipbench.benchmarks.report import RowError
+from flipbench.benchmarks.tables import RowError
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS

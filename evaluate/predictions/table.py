@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.benchmarks.grouping import group_of, rotated_groups
+from flipbench.benchmarks.tables import Row
 from flipbench.core.errors import ConfigError, DataError, nearest
 from flipbench.prompting.prompts import LETTERS
 
 from .prediction import Prediction, PredictionFile, id_text, truth
-from .rows import TableRow
 
 COLUMNS: dict[str, tuple[str, ...]] = {
     "id": ("index", "id", "item_id", "question_id", "name"),
@@ -36,7 +36,7 @@ _CELL_LIMIT = 32_767  # Excel's, at which pandas and openpyxl cut without a word
 
 
 def table_predictions(
-    path: Path, rows: Sequence[TableRow], columns: Mapping[str, str] | None = None
+    path: Path, rows: Sequence[Row], columns: Mapping[str, str] | None = None
 ) -> PredictionFile:
     """Read rows with VLMEvalKit's columns or equivalent ones.
 
@@ -95,7 +95,7 @@ def _columns(path: Path, header: Sequence[str], given: Mapping[str, str]) -> dic
     return {meaning: name for meaning, name in names.items() if name}
 
 
-def _prediction(row: TableRow, columns: Mapping[str, str], letters: Sequence[str]) -> Prediction:
+def _prediction(row: Row, columns: Mapping[str, str], letters: Sequence[str]) -> Prediction:
     def cell(meaning: str) -> Any:
         value = row.cells.get(columns.get(meaning, ""))
         return None if isinstance(value, float) and math.isnan(value) else value

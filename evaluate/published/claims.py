@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections import Counter
@@ -16,10 +15,10 @@ import yaml
 from jmespath.exceptions import JMESPathError
 from pydantic import Field, model_validator
 
-from flipbench.benchmarks.tables import parse_json
+from flipbench.benchmarks.tables import numbered_rows, read_json, read_rows
 from flipbench.config.loading import validated
 from flipbench.config.yaml_text import parse_yaml, read_yaml
-from flipbench.core.errors import ConfigError
+from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Value
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
@@ -273,27 +272,28 @@ def _text_of(path: Path) -> str:
 
 
 def _data(path: Path) -> Any:
-    text = _text_of(path)
     try:
         match path.suffix:
             case ".json":
-                return parse_json(text)
+                return read_json(path)
             case ".jsonl":
-                return [parse_json(line) for line in text.splitlines() if line.strip()]
+                return [row.cells for row in read_rows(path)]
             case ".yaml" | ".yml":
-                return parse_yaml(text)
+                return parse_yaml(_text_of(path))
             case ".csv" | ".tsv":
-                rows = csv.DictReader(
-                    text.splitlines(), delimiter="\t" if path.suffix == ".tsv" else ","
-                )
-                return [{name: _value(cell) for name, cell in row.items()} for row in rows]
-    except (ValueError, yaml.YAMLError) as error:
+                _, rows = numbered_rows(path)
+                return [{name: _value(cell) for name, cell in row.items()} for _, row in rows]
+    except OSError as error:
+        raise _Missing(f"{path.name}: cannot be read ({error.__class__.__name__})") from error
+    except DataError as error:
+        raise _Missing(str(error).replace(str(path), path.name)) from error
+    except yaml.YAMLError as error:
         raise _Missing(f"{path.name}: not well-formed ({error})") from error
     raise ConfigError(f"{path}: evidence must be .json, .jsonl, .yaml, .csv or .tsv")
 
 
-def _value(cell: str | None) -> Figure | None:
+def _value(cell: str) -> Figure | None:
     try:
-        return float((cell or "").replace(",", "").replace("−", "-"))
+        return float(cell.replace(",", "").replace("−", "-"))
     except ValueError:
         return cell or None

@@ -183,14 +183,14 @@ def _readable(answers: Answers, name: str) -> Path | PredictionFile:
 
     if isinstance(answers, str | Path):
         return Path(answers)
+    from flipbench.benchmarks.tables import Row
     from flipbench.evaluate.predictions.prediction import Prediction, PredictionFile
-    from flipbench.evaluate.predictions.rows import TableRow
     from flipbench.evaluate.predictions.table import table_predictions
 
     if isinstance(answers, pd.DataFrame):
         records = answers.to_dict("records")
         rows = [
-            TableRow(f"{name}, row {number}", {str(key): cell for key, cell in row.items()})
+            Row(f"{name}, row {number}", {str(key): cell for key, cell in row.items()})
             for number, row in enumerate(records)
         ]
         return table_predictions(Path(name), rows)

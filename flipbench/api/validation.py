@@ -12,8 +12,8 @@ from flipbench.api import display
 if TYPE_CHECKING:
     import pandas as pd
 
+    from flipbench.benchmarks.tables import Row
     from flipbench.core.records import Score
-    from flipbench.evaluate.predictions.rows import TableRow
     from flipbench.evaluate.protocol.grid import GridModel, Requirements
     from flipbench.evaluate.validation.validation import Validation
     from flipbench.reporting.tables import Table
@@ -192,12 +192,12 @@ def validate(
     return ValidationResult(grid, scores, error_rates(scores, grid, seed=seed), needed, page)
 
 
-def _rows(given: Rows, name: str) -> tuple[list[TableRow], str, Path | None]:
+def _rows(given: Rows, name: str) -> tuple[list[Row], str, Path | None]:
     """Return the rows of a table file or of Python, its name, and the former's folder."""
-    from flipbench.evaluate.predictions.rows import TableRow, read_rows
+    from flipbench.benchmarks.tables import Row, read_rows
 
     if isinstance(given, str | Path):
         return read_rows(Path(given)), str(given), Path(given).parent
     records: Sequence[Any] = given if isinstance(given, Sequence) else given.to_dict("records")
-    rows = [TableRow(f"{name}, row {n}", {**cells}) for n, cells in enumerate(records, 1)]
+    rows = [Row(f"{name}, row {n}", {**cells}) for n, cells in enumerate(records, 1)]
     return rows, name, None

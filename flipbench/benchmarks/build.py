@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 
-from flipbench.benchmarks.report import ANSWER_TEXT, Oddity, RowError
+from flipbench.benchmarks.report import ANSWER_TEXT, Oddity
+from flipbench.benchmarks.tables import RowError
 from flipbench.core.records import ImageRef, Item, JsonDict, Source
 from flipbench.prompting.prompts import LETTERS
 
@@ -18,48 +18,47 @@ AnswerIs = Literal["auto", "letter", "text", "index"]
 _LETTER = re.compile(r"\(([A-Z])\)|([A-Z])[.):]?")
 
 
-@dataclass(frozen=True)
-class Draft:
-    """The content of a row.
-
-    ``options`` are (letter, text) pairs, with blank texts for absent options; empty for a
-    free-form question. ``raw_question`` is the benchmark's own text.
-    """
-
-    benchmark: str
-    name: str
-    images: tuple[ImageRef, ...]
-    question: str
-    raw_question: str
-    options: Sequence[tuple[str, str]]
-    answer: str
-    source: Source
-    answer_is: AnswerIs = "auto"
-    hint: str = ""
-    category: str = ""
-    group: str = ""
-    licence: str = ""
-    extra: JsonDict = field(default_factory=dict)
-
-
-def build_item(draft: Draft) -> tuple[Item, list[Oddity]]:
-    """Return the item and its oddities.
+def build_item(
+    *,
+    benchmark: str,
+    name: str,
+    images: tuple[ImageRef, ...],
+    question: str,
+    raw_question: str,
+    options: Sequence[tuple[str, str]],
+    answer: str,
+    source: Source,
+    answer_is: AnswerIs = "auto",
+    hint: str = "",
+    category: str = "",
+    group: str = "",
+    licence: str = "",
+    extra: JsonDict | None = None,
+) -> tuple[Item, list[Oddity]]:
+    """Return the item of a row, and its oddities.
 
     A hint is put before the question, since the whole prompt must be part of the item's id.
+
+    Parameters
+    ----------
+    raw_question : str
+        The benchmark's own text.
+    options : sequence of (letter, text)
+        With blank texts for absent options; empty for a free-form question.
 
     Raises
     ------
     RowError
         If the question or answer is missing, there is only one option, or the answer matches none.
     """
-    if not draft.question.strip():
+    if not question.strip():
         raise RowError("question", "the question is empty", "fix the row")
-    if not draft.answer.strip():
+    if not answer.strip():
         raise RowError("answer", "there is no answer", "withheld answers cannot be used")
-    options = [(letter, text) for letter, text in draft.options if text.strip()]
+    options = [(letter, text) for letter, text in options if text.strip()]
     oddities: list[Oddity] = []
-    extra = dict(draft.extra)
-    answer: int | None = None
+    more = dict(extra or {})
+    position: int | None = None
     if options:
         if len(options) == 1:
             raise RowError(
@@ -71,19 +70,19 @@ def build_item(draft: Draft) -> tuple[Item, list[Oddity]]:
             what = f"there is an option {options[-1][0]}, after Z"
             raise RowError("options", what, "at most 26 are supported; remove the row")
         letters = "".join(letter for letter, _ in options)
-        answer, odd = find_answer(draft.answer, options, draft.answer_is)
+        position, odd = find_answer(answer, options, answer_is)
         oddities += odd
-        if draft.answer_is in ("auto", "letter") and answer_letter(draft.answer) not in [*letters]:
+        if answer_is in ("auto", "letter") and answer_letter(answer) not in [*letters]:
             oddities.append(
                 Oddity(
                     ANSWER_TEXT,
-                    f"the answer {_short(draft.answer)} is none of the letters"
-                    f" {', '.join(letters)} but the text of option {letters[answer]}",
+                    f"the answer {_short(answer)} is none of the letters"
+                    f" {', '.join(letters)} but the text of option {letters[position]}",
                     "other rows give letters; give the letter of the right option",
                 )
             )
         if letters != LETTERS[: len(letters)]:
-            extra["letters"] = letters
+            more["letters"] = letters
             oddities.append(
                 Oddity(
                     "option_gap",
@@ -91,33 +90,32 @@ def build_item(draft: Draft) -> tuple[Item, list[Oddity]]:
                     f"prompts use {', '.join(LETTERS[: len(letters)])}",
                 )
             )
-        oddities += _duplicates(options, answer)
-    question = draft.question
-    if draft.hint.strip():
-        extra["hint"] = draft.hint
-        question = f"Hint: {draft.hint}\n{question}"
-    if not options and answer_letter(draft.answer):
+        oddities += _duplicates(options, position)
+    if hint.strip():
+        more["hint"] = hint
+        question = f"Hint: {hint}\n{question}"
+    if not options and answer_letter(answer):
         oddities.append(
             Oddity(
                 "letter_without_options",
-                f"the answer {draft.answer!r} looks like a letter, but the row has no options",
+                f"the answer {answer!r} looks like a letter, but the row has no options",
                 "it is read as a free-form answer; check whether the options were lost",
             )
         )
     item = Item(
-        benchmark=draft.benchmark,
-        name=draft.name,
-        images=draft.images,
+        benchmark=benchmark,
+        name=name,
+        images=images,
         question=question,
         options=tuple(text for _, text in options) if options else None,
-        answer=answer,
-        answer_text=draft.answer if answer is None else options[answer][1],
-        raw_question=draft.raw_question,
-        category=draft.category,
-        group=draft.group,
-        source=draft.source,
-        licence=draft.licence,
-        extra=extra,
+        answer=position,
+        answer_text=answer if position is None else options[position][1],
+        raw_question=raw_question,
+        category=category,
+        group=group,
+        source=source,
+        licence=licence,
+        extra=more,
     )
     return item, oddities
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from flipbench.benchmarks.build import AnswerIs
 from flipbench.benchmarks.image_files import is_base64, split_cell
-from flipbench.benchmarks.jsonl import KEYS, json_rows
+from flipbench.benchmarks.load import MAX_REFERENCE, check_image_column
+from flipbench.benchmarks.own_format import KEYS
 from flipbench.benchmarks.question_text import split_question
-from flipbench.benchmarks.report import RowError
 from flipbench.benchmarks.specs import (
     ColumnMapping,
     HuggingFaceSpec,
@@ -22,10 +22,13 @@ from flipbench.benchmarks.specs import (
     QuestionStyle,
     TsvSpec,
 )
-from flipbench.benchmarks.tables import check_columns, check_file
-from flipbench.benchmarks.tsv import MAX_REFERENCE, open_tsv
+from flipbench.benchmarks.tables import (
+    RowError,
+    check_columns,
+    open_table,
+    option_columns,
+)
 from flipbench.core.errors import DataError
-from flipbench.core.limits import check_parquet
 from flipbench.prompting.prompts import LETTERS
 
 _N_ROWS = 20
@@ -63,15 +66,21 @@ def guess_spec(path: str) -> Guess:
         If a required column is missing, or the file has another format.
     """
     suffix = Path(path).suffix.lower()
-    known = {
+    guesses = {
         ".tsv": _guess_tsv,
         ".jsonl": _guess_json,
         ".json": _guess_json,
         ".parquet": _guess_parquet,
     }
-    if suffix in known:
-        check_file(Path(path))
-        return known[suffix](Path(path))
+    if suffix in guesses:
+        table = open_table(Path(path))
+        rows = []
+        for row in islice(table.rows, _N_ROWS):
+            if row.error and suffix != ".tsv":
+                raise DataError(f"{row.where}: {row.error}") from row.error
+            rows.append(row.cells)
+        header = table.columns or list(dict.fromkeys(key for cells in rows for key in cells))
+        return guesses[suffix](Path(path), header, rows)
     if not Path(path).exists() and path.count("/") == 1 and suffix != ".csv":
         note = "on the Hub, not opened: name its columns, and pin its revision"
         return Guess(HuggingFaceSpec(path=path, name=path.rpartition("/")[2]), [note])
@@ -81,10 +90,10 @@ def guess_spec(path: str) -> Guess:
     )
 
 
-def _guess_tsv(path: Path) -> Guess:
-    with open_tsv(path) as (header, lines):
-        rows = [dict(zip(header, row, strict=False)) for _, row in islice(lines, _N_ROWS)]
-    letters = [letter for letter in LETTERS if letter in header]
+def _guess_tsv(path: Path, header: Sequence[str], rows: list[dict[str, Any]]) -> Guess:
+    check_columns(["index", "question", "answer"], header, str(path))
+    check_image_column(header, str(path))
+    letters = option_columns(header, str(path))
     notes = [f"options in the columns {', '.join(letters)}"]
     if not letters:
         notes = ["no option columns A, B, …: every question is free-form"]
@@ -97,39 +106,27 @@ def _guess_tsv(path: Path) -> Guess:
     return Guess(TsvSpec(path=path, image_root=root), [*notes, *image_notes])
 
 
-def _guess_json(path: Path) -> Guess:
-    rows = list(islice(json_rows(path), _N_ROWS))
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    unknown = [key for key in keys if key not in KEYS]
-    if path.suffix.lower() != ".jsonl" or not _is_own(keys, unknown):
+def _guess_json(path: Path, keys: Sequence[str], rows: list[dict[str, Any]]) -> Guess:
+    foreign = [key for key in keys if key not in KEYS]
+    if path.suffix.lower() != ".jsonl" or not _is_own(keys, foreign):
         return _guess_mapped(path, keys, [dict.fromkeys(keys) | row for row in rows])
     check_columns(["images", "question", "answer"], keys, str(path))
     notes = [
         "options as lists" if "options" in keys else "no 'options': every question is free-form"
     ]
-    if unknown:
-        notes.append(f"unknown keys, move them into 'extra': {', '.join(unknown)}")
+    if foreign:
+        notes.append(f"unknown keys, move them into 'extra': {', '.join(foreign)}")
     paths = [p for row in rows for p in _as_list(row.get("images")) if isinstance(p, str)]
     root, image_notes = _image_root(path, paths)
     return Guess(JsonlSpec(path=path, image_root=root), [*notes, *image_notes])
 
 
-def _is_own(keys: Sequence[str], unknown: Sequence[str]) -> bool:
+def _is_own(keys: Sequence[str], foreign: Sequence[str]) -> bool:
     """Return whether the keys are those of our JSONL: 'name' marks it, or there are no others."""
-    return "images" in keys and ("name" in keys or "id" not in keys and not unknown)
+    return "images" in keys and ("name" in keys or "id" not in keys and not foreign)
 
 
-def _guess_parquet(path: Path) -> Guess:
-    import pyarrow.parquet
-
-    try:
-        file = pyarrow.parquet.ParquetFile(path)
-        check_parquet(file, path, in_memory=False)
-        batch = next(file.iter_batches(batch_size=_N_ROWS), None)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: not a parquet file ({error}); download it again") from error
-    rows: list[dict[str, Any]] = batch.to_pylist() if batch else []
-    header: list[str] = list(file.schema_arrow.names)
+def _guess_parquet(path: Path, header: Sequence[str], rows: list[dict[str, Any]]) -> Guess:
     if {"benchmark", "name", "images", "question", "answer"} <= set(header):
         spec = HuggingFaceSpec(path=str(path), mapping="flipbench")
         return Guess(spec, ["written by flipbench"])

@@ -10,9 +10,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from os.path import commonprefix
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
+from typing import Any
 
-from flipbench.benchmarks.report import Collector, Oddity, RowError, RowPlace
-from flipbench.benchmarks.tables import parse_literal
+from flipbench.benchmarks.report import Collector, Oddity, RowPlace
+from flipbench.benchmarks.tables import RowError, parse_literal
 from flipbench.core.confined import UnsafePathError, read_confined
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
@@ -103,6 +104,34 @@ class ImageFolder:
             what = f"the image {name[:120]!r} cannot be read ({error})"
             raise RowError("image", what, "fix the path") from error
         return self.store.put(data, row.where)
+
+    def refs(self, value: Any, column: str, row: RowPlace) -> tuple[ImageRef, ...]:
+        """Store the images of a cell: bytes, base64, paths, ``datasets`` structs, or a list.
+
+        Raises
+        ------
+        RowError
+            As `put`, or if the cell holds something else.
+        DataError
+            If it is not an image.
+        """
+        refs = []
+        for image in value if isinstance(value, list) else [value]:
+            if image is None:
+                continue
+            is_struct = isinstance(image, dict)
+            data, path = (image.get("bytes"), image.get("path")) if is_struct else (image, image)
+            if isinstance(data, bytes):
+                refs.append(self.store.put(data, row.where))
+            elif isinstance(path, str) and is_base64(path):
+                refs.append(self.store.put(decode_base64(path), row.where))
+            elif isinstance(path, str) and path:
+                refs.append(self.put(path, row))
+            else:
+                problem = f"{column!r} contains {type(image).__name__}, not an image"
+                remedy = "map columns.images to images, bytes or paths"
+                raise RowError("image", problem, remedy)
+        return tuple(refs)
 
     def note_relocated(self, collector: Collector) -> None:
         """Report absolute paths from another machine, and rows whose folder differs from the rest.

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from flipbench.benchmarks.build import answer_letter
-from flipbench.benchmarks.report import RowError
+from flipbench.benchmarks.tables import RowError
 from flipbench.prompting.prompts import LETTERS
 
 _ASKS_LETTER = "Please answer directly with only the letter of the correct option and nothing else"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
 
+from flipbench.benchmarks.tables import RowError
 from flipbench.core.errors import DataError
 from flipbench.core.limits import ROWS
 from flipbench.core.records import Item
@@ -114,14 +115,6 @@ class Benchmark:
         return "\n".join(lines)
 
 
-class RowError(DataError):
-    """A row that cannot become an item: the problem, how to fix it, and its kind."""
-
-    def __init__(self, kind: str, what: str, remedy: str) -> None:
-        super().__init__(f"{what}; {remedy}")
-        self.kind, self.what, self.remedy = kind, what, remedy
-
-
 @dataclass(frozen=True)
 class Oddity:
     """Something suspicious about a row that still becomes an item."""
@@ -149,10 +142,10 @@ class Collector:
 
     name: str
     strict: bool
-    items: list[Item] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     n_rows: int = 0
-    _rows: list[int] = field(default_factory=list)  # of the items
+    most_rows: int = field(default_factory=lambda: ROWS.value)
+    _kept: list[tuple[int, Item]] = field(default_factory=list)  # with their rows' numbers
     _claimed: dict[tuple[str, str], str] = field(default_factory=dict)
     _spelled: dict[tuple[str, str], str] = field(default_factory=dict)  # by folded name
 
@@ -187,7 +180,8 @@ class Collector:
     def row(self, row: RowPlace) -> Iterator[None]:
         """Count a row; an error inside the block becomes its fatal problem."""
         self.n_rows += 1
-        ROWS.check(self.n_rows, self.name)
+        if self.n_rows > self.most_rows:
+            ROWS.check(self.n_rows, self.name)
         try:
             yield
         except RowError as error:
@@ -204,8 +198,7 @@ class Collector:
 
     def keep(self, row: RowPlace, item: Item, oddities: list[Oddity]) -> None:
         """Add an item and its oddities."""
-        self.items.append(item)
-        self._rows.append(row.number)
+        self._kept.append((row.number, item))
         for odd in oddities:
             self.note(odd, row)
 
@@ -221,15 +214,15 @@ class Collector:
         """
         texts = {p.row for p in self.problems if p.kind == ANSWER_TEXT}
         problems = [problem for problem in self.problems if problem.kind != ANSWER_TEXT]
-        n_choices = sum(item.options is not None for item in self.items)
-        items = self.items
+        kept = sorted(self._kept, key=lambda pair: pair[0])
+        n_choices = sum(item.options is not None for _, item in kept)
         if len(texts) <= _MAX_TEXT_SHARE * n_choices:
             refused = [replace(p, fatal=True) for p in self.problems if p.kind == ANSWER_TEXT]
             if refused and self.strict:
                 raise DataError(str(refused[0]))
             problems = [p for p in problems if p.row not in texts] + refused
-            rows = zip(items, self._rows, strict=True)
-            items = [item for item, row in rows if row not in texts]
+            kept = [(number, item) for number, item in kept if number not in texts]
+        items = [item for _, item in kept]
         if n_rotated := _n_rotated(items):
             odd = Oddity(
                 "rotated",

@@ -62,6 +62,18 @@ class TsvSpec(Value):
     revision: str = ""
     extra_columns: tuple[str, ...] = ()
 
+    @property
+    def layout(self) -> Layout:
+        """The kit's columns; of those of a hint, a category and pictures, not all need be there."""
+        columns = ColumnMapping(
+            index="index",
+            images=("image", "image_path"),
+            hint="hint",
+            category="category",
+            extra=self.extra_columns,
+        )
+        return Layout(columns=columns, answer_is="letter")
+
 
 class ColumnMapping(Value):
     """The columns of a dataset.

@@ -81,5 +81,5 @@ def nearest(word: str, known: list[str]) -> str:
     >>> nearest("epoch", ["epochs", "seed"])
     "; did you mean 'epochs'?"
     """
-    close = get_close_matches(word[:100], known, n=1, cutoff=0.75)
+    close = get_close_matches(word[:100], known[:20_000], n=1, cutoff=0.75)
     return f"; did you mean {close[0]!r}?" if close else ""

@@ -73,7 +73,10 @@ ROWS = Limit("FLIPBENCH_MAX_ROWS", 2_000_000, "rows")
 CELLS = Limit("FLIPBENCH_MAX_CELLS", 20_000_000, "cells")
 """Of a table that is held in memory."""
 
-LIMITS = (FILE_BYTES, TABLE_BYTES, ROWS, CELLS)
+COLUMNS = Limit("FLIPBENCH_MAX_COLUMNS", 16_384, "columns")
+"""Of a table."""
+
+LIMITS = (FILE_BYTES, TABLE_BYTES, ROWS, CELLS, COLUMNS)
 
 
 def bounded_lines(file: IO[AnyStr], where: object) -> Iterator[AnyStr]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from flipbench.benchmarks.write import write_parquet
+from flipbench.benchmarks.own_format import write_parquet
 from flipbench.core.errors import DataError
 from flipbench.core.files import atomic_file, markdown_text, without_html, write_atomically
 from flipbench.core.images import ImageStore

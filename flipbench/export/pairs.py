@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from flipbench.benchmarks.write import write_jsonl, write_parquet
+from flipbench.benchmarks.own_format import write_jsonl, write_parquet
 from flipbench.core.images import ImageStore, png_bytes
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import ImageRef, Item

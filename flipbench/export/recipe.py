@@ -14,7 +14,7 @@ from pathlib import Path
 
 import yaml
 
-from flipbench.benchmarks.tables import parse_json
+from flipbench.benchmarks.tables import read_rows
 from flipbench.core.confined import read_confined
 from flipbench.core.errors import DataError
 from flipbench.core.files import markdown_text, write_atomically
@@ -174,15 +174,12 @@ def _pseudonymous(run: Run, config: Path) -> Iterator[Verdict]:
 def _rows(path: Path) -> Iterator[JsonDict]:
     if not path.exists():
         raise _no_recipe(path)
-    for number, line in enumerate(_text(path).splitlines(), 1):
-        try:
-            row = parse_json(line)
-            lacking = [name for name in _COLUMNS if name not in row]
-        except (ValueError, TypeError) as error:
-            raise DataError(f"{path}:{number}: not a line of a recipe ({error})") from error
-        if lacking:
-            raise DataError(f"{path}:{number}: not a line of a recipe (it has no {lacking[0]})")
-        yield row
+    if path.is_file() and not path.stat().st_size:  # nothing was edited
+        return
+    for row in read_rows(path):
+        if lacking := [name for name in _COLUMNS if name not in row.cells]:
+            raise DataError(f"{row.where}: not a line of a recipe (it has no {lacking[0]})")
+        yield row.cells
 
 
 def _text(path: Path) -> str:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from flipbench.benchmarks.build import find_answer
-from flipbench.benchmarks.report import RowError
+from flipbench.benchmarks.tables import RowError
 
 ABC = [("A", "red"), ("B", "green"), ("C", "blue")]
 

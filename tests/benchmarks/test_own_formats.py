@@ -187,7 +187,7 @@ def test_a_handwritten_row_is_read(folder: Path, store: ImageStore) -> None:
     [
         ({"imgaes": "a.png"}, "keys", "mean 'images'"),
         ({"images": None}, "image", "no key 'images'"),
-        ({"images": [1]}, "image", "'images' is"),
+        ({"images": [1]}, "image", "'images' contains int"),
         ({"images": "../a.png"}, "image", "leads out of"),
         ({"question": 3}, "text", "'question' is 3"),
         ({"question": "\ud800"}, "text", ""),

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from flipbench.benchmarks.question_text import split_question
-from flipbench.benchmarks.report import RowError
+from flipbench.benchmarks.tables import RowError
 
 LETTER = "Please answer directly with only the letter of the correct option and nothing else."
 WORD = "Please answer directly with a single word or number."

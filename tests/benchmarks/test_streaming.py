@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flipbench.benchmarks import TsvSpec, load_benchmark, tsv
+from flipbench.benchmarks import TsvSpec, load, load_benchmark
 from flipbench.core.images import ImageStore
 
 HEADER = "index\tquestion\tA\tB\tanswer\timage\n"
@@ -26,17 +26,17 @@ def test_rows_are_not_kept(
     tmp_path: Path, store: ImageStore, png: Callable[..., bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alive: list[int] = []
-    build = tsv.build_item
+    build = load.build_item
 
-    def counted(*drafts: Any) -> Any:
+    def counted(**fields: Any) -> Any:
         if len(alive) % 50 == 0:
             gc.collect()
-            alive.append(sum(isinstance(one, tsv._TsvRow) for one in gc.get_objects()))
+            alive.append(sum(isinstance(row, load._PendingRow) for row in gc.get_objects()))
         else:
             alive.append(0)
-        return build(*drafts)
+        return build(**fields)
 
-    monkeypatch.setattr(tsv, "build_item", counted)
+    monkeypatch.setattr(load, "build_item", counted)
     picture = base64.b64encode(png()).decode()
     benchmark = load_benchmark(write(tmp_path / "x.tsv", [picture, *["0"] * 300]), store)
     assert len(benchmark.items) == 301 and max(alive) <= 2

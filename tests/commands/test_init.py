@@ -192,7 +192,7 @@ def test_json_of_others_is_mapped(
     [
         ("b.jsonl", '{"image": "one.png"}\n{"image"\n', "line 2: not JSON"),
         ("b.jsonl", '["one.png"]\n', "line 1: not a JSON object"),
-        ("b.json", '[{"image": "one.png"}, 3]', "member 1: not a JSON object"),
+        ("b.json", '[{"image": "one.png"}, 3]', "object 2: not a JSON object"),
         ("b.json", '[{"image": "one.png"},', "line 1: not JSON"),
     ],
 )

@@ -20,7 +20,7 @@ MISTAKES = [
     ("generate a.png", "a.png: cannot be read (not text in UTF-8; give a YAML file)"),
     ("generate list.yaml", "must be a mapping of keys, not list"),
     ("generate c.yaml generate.editor.kind=fluxx", "unknown kind 'fluxx' (known: controlnet"),
-    ("filter c.yaml --kept none.csv", "none.csv: cannot be read as a kept list"),
+    ("filter c.yaml --kept none.csv", "none.csv: no such file; fix the path"),
     ("contaminate c.yaml", "contaminate.strategies or models is empty"),
     ("contaminate c.yaml contaminate.epochs=0", "greater than or equal to 1 (got 0)"),
     ("export c.yaml a.png", "a.png: a file; name a folder"),

@@ -23,7 +23,7 @@ from flipbench.api.stages.contamination import (
     plan_contamination,
     training_failures,
 )
-from flipbench.benchmarks.write import write_jsonl
+from flipbench.benchmarks.own_format import write_jsonl
 from flipbench.config.experiment import load_config
 from flipbench.contaminate.checks.card import read_card
 from flipbench.core.errors import DataError, PrerequisiteError

@@ -17,12 +17,10 @@ from PIL import Image
 
 from flipbench.benchmarks import HuggingFaceSpec, TsvSpec, load_benchmark
 from flipbench.benchmarks.image_files import split_cell
-from flipbench.benchmarks.tables import numbered_rows, parse_literal
-from flipbench.benchmarks.tsv import open_tsv
+from flipbench.benchmarks.tables import numbered_rows, open_table, parse_literal, read_rows
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.images import ImageStore, decode
 from flipbench.core.limits import LIMITS, ROWS
-from flipbench.evaluate.predictions.rows import read_rows
 from flipbench.filters.audit.corpus_overlap.corpora import open_corpus
 
 
@@ -49,8 +47,7 @@ def workbook(path: Path, cell: str = "B2", member_size: int = 10) -> Path:
 
 
 def read_tsv(path: Path) -> None:
-    with open_tsv(path) as (_, rows):
-        list(rows)
+    list(open_table(path).rows)
 
 
 def read_benchmark(path: Path) -> None:
@@ -103,6 +100,17 @@ TABLES: dict[str, Case] = {
         read_benchmark,
         lambda p: parquet(p / "a.parquet", index=["x"] * 9),
         {"ROWS": 8},
+    ),
+    "csv columns": (read_rows, lambda p: text(p / "a.csv", "c," * 9 + "\n"), {"COLUMNS": 8}),
+    "csv cells of a row": (
+        read_rows,
+        lambda p: text(p / "a.csv", 'a,b\n"x",' + "," * 9),
+        {"COLUMNS": 8},
+    ),
+    "json columns": (
+        read_rows,
+        lambda p: text(p / "a.json", json.dumps([{str(n): 1 for n in range(9)}])),
+        {"COLUMNS": 8},
     ),
     "tsv line": (read_tsv, lambda p: text(p / "a.tsv", "index\t" * 900), {"FILE_BYTES": 800}),
 }

@@ -12,7 +12,7 @@ import torch
 
 from flipbench.api.stages.assembly import Assembly
 from flipbench.api.stages.contamination import contaminate
-from flipbench.benchmarks.write import write_jsonl
+from flipbench.benchmarks.own_format import write_jsonl
 from flipbench.config.experiment import load_config
 from flipbench.contaminate.checks.card import read_card
 from flipbench.contaminate.training.collate import Collator

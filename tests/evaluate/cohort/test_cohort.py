@@ -58,7 +58,7 @@ def test_long_and_wide_files_give_the_same_cohort(tmp_path: Path, text: str) -> 
         ("item_id,a,b\nq1,1,2\nq1,2,3\n", "line 3: item 'q1' is also in line 2"),
         ("item_id,model,score\nq1,a,1\nq1,a,2\n", "line 3: item 'q1' of model 'a' appears twice"),
         ("item_id,a,b\nq1,1,2\nq2,x,3\n", "line 3, column 'a': 'x' is not a score"),
-        ("item_id,a,b\nq1,1,2\nq2,1\n", "line 3: the number of cells"),
+        ("item_id,a,b\nq1,1,2\nq2,1\n", "line 3: 2 cells, but the header has 3"),
         (
             "item_id,a\nq1,1\nq2,2\n",
             "scores.csv: cohort 'scores': a comparison needs at least 2 models",

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 import flipbench as fb
+from flipbench.benchmarks.tables import read_rows
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.randomness import generator
 from flipbench.core.records import Score
 from flipbench.evaluate.detectors.perturbation.perturbation_gap import PerturbationGap
 from flipbench.evaluate.predictions.example import N_ITEMS, write_example
-from flipbench.evaluate.predictions.rows import read_rows
 from flipbench.evaluate.validation.validation import Validation
 from tests.evaluate.conftest import ASKING, World
 from tests.fixtures.prediction_files import both

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flipbench as fb
+from flipbench.benchmarks.tables import read_rows
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Count
 from flipbench.evaluate.predictions.gap import gap_of_predictions
 from flipbench.evaluate.predictions.join import models_of
 from flipbench.evaluate.predictions.prediction import PredictionFile
 from flipbench.evaluate.predictions.read import ReadOptions, read_ids, read_predictions
-from flipbench.evaluate.predictions.rows import read_rows
 from tests.fixtures.prediction_files import FILES, Row, both, plain_csv, rows
 
 
@@ -177,10 +177,11 @@ def test_free_form_answers_need_marks(tmp_path: Path) -> None:
         ("p.csv", "index,index,prediction\n1,1,A\n", "two columns are named 'index'"),
         ("p.csv", "prediction,answer\nA,B\n", "no column for the id .*found: prediction, answer"),
         ("p.csv", "index,answer\n1,B\n", "no column for the prediction"),
-        ("p.json", "[1, 2]", "neither a list of objects"),
+        ("p.json", "[1, 2]", "object 1: not a JSON object"),
         ("p.json", '[{"index": 1,', "line 1: not JSON"),
         ("p.jsonl", '{"doc_id": 0}\n{"doc_', "line 2: not JSON .*complete"),
-        ("p.jsonl", "[1]\n", "line 1: not an object"),
+        ("p.json", "3", "neither a list of objects"),
+        ("p.jsonl", "[1]\n", "line 1: not a JSON object"),
         ("p.xlsx", "no workbook", "not an .xlsx workbook"),
     ],
 )

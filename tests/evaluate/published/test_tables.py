@@ -20,7 +20,7 @@ def write(path: Path, text: str) -> Path:
     ("text", "message"),
     [
         ("model,n\nm,10\n", "no column 'original'"),
-        ("n,orig,pert\n10,40.0\n", "line 2: the number of cells differs"),
+        ("n,orig,pert\n10,40.0\n", "line 2: 2 cells, but the header has 3"),
         ("n,orig,pert\n10,forty,50.0\n", "line 2, column 'orig': 'forty' is not a number"),
         ("n,orig,pert\n10,NaN,50.0\n", "line 2, column 'orig'"),
         ("n,orig,pert\nten,40.0,50.0\n", "n is 'ten'"),

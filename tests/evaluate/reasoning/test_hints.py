@@ -205,7 +205,7 @@ def test_a_model_that_cannot_write_is_asked_the_rest(hinted: list[HintedItem]) -
 
 
 def write_config(folder: Path, items: list[Item], store: ImageStore, **more: Any) -> Path:
-    from flipbench.benchmarks.write import write_jsonl
+    from flipbench.benchmarks.own_format import write_jsonl
 
     data = write_jsonl(items, store, folder / "data")
     config: Mapping[str, Any] = {
