@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import pandas as pd
 
 from .cohort import Cohort
-from .falsification import Falsified, RuleResult, falsify
+from .falsification import falsify
 from .ordering import PLAIN, OrderCell, correct_for_multiplicity, order_grid
 from .tail_enrichment import GuardedTail, TailSummary, guarded_tails, tail_summaries
 from .top_k import PairOverlap, pair_overlaps
@@ -19,15 +21,10 @@ TOP_K = "top-K overlap"
 
 @dataclass(frozen=True)
 class CohortAnalysis:
-    """All statistics of a cohort.
+    """All statistics of a cohort; ``rules`` is what `falsify` makes of them.
 
-    Attributes
-    ----------
-    orders : list of OrderCell
-    summaries, tails : list of TailSummary, list of GuardedTail
-    overlaps : list of PairOverlap
-    falsified : list of Falsified
-        One for each rule and model; a rule that fires on an external model is no evidence.
+    ``trend`` and ``tail`` have the same models and items, with the scores for the order trend, and
+    for tail and top-K.
     """
 
     trend: Cohort
@@ -38,7 +35,7 @@ class CohortAnalysis:
     summaries: list[TailSummary]
     tails: list[GuardedTail]
     overlaps: list[PairOverlap]
-    falsified: list[Falsified] = field(default_factory=list)
+    rules: pd.DataFrame
 
 
 def analyse(
@@ -62,48 +59,40 @@ def analyse(
     top_k : int
         At most half of the items that all models have scores for.
     """
-    known = tuple(name for name in factors if name in trend.covariates)
+    strata = tuple(name for name in factors if name in trend.covariates)
     lengths = [name for name in ("answer_tokens", "question_words") if name in trend.covariates]
     orders = correct_for_multiplicity(
         order_grid(
             trend,
             seed=seed,
-            strata=known,
-            covariates=[*lengths, *known],
+            strata=strata,
+            covariates=[*lengths, *strata],
             sort_scores=tail.scores,
             n_permutations=n_permutations,
         )
     )
     k = max(1, min(top_k, int(tail.complete().sum()) // 2))
-    found = CohortAnalysis(
-        trend,
-        tail,
-        level,
-        known,
-        orders,
-        tail_summaries(tail),
-        guarded_tails(tail, alpha=level),
-        pair_overlaps(tail, k=k, seed=seed, strata=known),
-    )
-    found.falsified.extend(falsify(_rules(found), trend.external, alpha=level))
-    return found
-
-
-def _rules(found: CohortAnalysis) -> list[RuleResult]:
-    """Return each rule's uncorrected result for each model, external ones included."""
-    here = found.trend.benchmark
-    names = {PLAIN: RELEASE}
-    rules = [
-        RuleResult(names.get(cell.control, f"order trend {cell.control}"), here, cell.model, cell.p)
-        for cell in found.orders
+    summaries, tails = tail_summaries(tail), guarded_tails(tail, alpha=level)
+    overlaps = pair_overlaps(tail, k=k, seed=seed, strata=strata)
+    # uncorrected, and for every model, external ones included
+    results: list[tuple[str, str, float | None, bool | None]] = [
+        (
+            RELEASE if cell.control == PLAIN else f"order trend {cell.control}",
+            cell.model,
+            cell.p,
+            None,
+        )
+        for cell in orders
         if cell.order == "release" and not cell.control.startswith("residuals on")
     ]
-    rules += [RuleResult(PAPER_TAIL, here, one.model, flag=one.flagged) for one in found.summaries]
-    rules += [
-        RuleResult(RANK_TAIL, here, one.model, None if one.verdict == "inconclusive" else one.p)
-        for one in found.tails
+    results += [(PAPER_TAIL, summary.model, None, summary.flagged) for summary in summaries]
+    results += [
+        (RANK_TAIL, t.model, None if t.verdict == "inconclusive" else t.p, None) for t in tails
     ]
-    for model in found.tail.models:
-        p_values = [pair.p for pair in found.overlaps if model in pair.models]
-        rules.append(RuleResult(TOP_K, here, model, min(1.0, min(p_values) * len(p_values))))
-    return rules
+    for model in tail.models:
+        p_values = [pair.p for pair in overlaps if model in pair.models]
+        results.append((TOP_K, model, min(1.0, min(p_values) * len(p_values)), None))
+    frame = pd.DataFrame(results, columns=["rule", "model", "p", "flag"])
+    frame.insert(1, "benchmark", trend.benchmark)
+    rules = falsify(frame, trend.external, alpha=level)
+    return CohortAnalysis(trend, tail, level, strata, orders, summaries, tails, overlaps, rules)

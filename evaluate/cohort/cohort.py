@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -67,46 +67,43 @@ class Cohort:
     covariates: dict[str, Covariate] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        here = f"cohort {self.benchmark!r}"
-        for what, names in (("item", self.item_ids), ("model", self.models)):
-            twice = [name for name, n in Counter(names).items() if n > 1]
-            if twice:
-                raise DataError(f"{here}: {what} {twice[0]!r} appears twice; give each one once")
+        place = f"cohort {self.benchmark!r}"
+        for noun, names in (("item", self.item_ids), ("model", self.models)):
+            repeated_names = [name for name, n in Counter(names).items() if n > 1]
+            if repeated_names:
+                raise DataError(
+                    f"{place}: {noun} {repeated_names[0]!r} appears twice; give each one once"
+                )
         if len(self.models) < 2:
-            raise DataError(f"{here}: a comparison needs at least 2 models; add scores of others")
+            raise DataError(f"{place}: a comparison needs at least 2 models; add scores of others")
         if self.scores.shape != (len(self.item_ids), len(self.models)):
             raise DataError(
-                f"{here}: scores have shape {self.scores.shape} for {len(self.item_ids)} items and"
+                f"{place}: scores have shape {self.scores.shape} for {len(self.item_ids)} items and"
                 f" {len(self.models)} models"
             )
         if len(self.item_ids) < 2:
-            raise DataError(f"{here}: {len(self.item_ids)} items; a comparison needs at least 2")
+            raise DataError(f"{place}: {len(self.item_ids)} items; a comparison needs at least 2")
         for name in sorted(self.external - set(self.models)):
             guess = nearest(name, self.models)
-            raise DataError(f"{here}: there is no external model {name!r}{guess}")
+            raise DataError(f"{place}: there is no external model {name!r}{guess}")
         for name, values in self.covariates.items():
             if values.shape != (len(self.item_ids),):
-                raise DataError(f"{here}: covariate {name!r} does not have one value per item")
+                raise DataError(f"{place}: covariate {name!r} does not have one value per item")
         for column, model in enumerate(self.models):
-            self._check_scores(self.scores[:, column], f"{here}, model {model!r}")
+            self._check_scores(self.scores[:, column], f"{place}, model {model!r}")
 
-    def _check_scores(self, scores: Array, here: str) -> None:
-        measured = scores[~np.isnan(scores)]
-        if len(measured) == 0:
-            raise DataError(f"{here}: no item has a score; leave the model out")
-        if not np.isfinite(measured).all():
+    def _check_scores(self, scores: Array, place: str) -> None:
+        values = scores[~np.isnan(scores)]
+        if len(values) == 0:
+            raise DataError(f"{place}: no item has a score; leave the model out")
+        if not np.isfinite(values).all():
             item = self.item_ids[int(np.flatnonzero(np.isinf(scores))[0])]
-            raise DataError(f"{here}: the score of item {item!r} is infinite")
-        if (measured == measured[0]).all():
+            raise DataError(f"{place}: the score of item {item!r} is infinite")
+        if (values == values[0]).all():
             raise DataError(
-                f"{here}: all {len(measured)} items have the score {measured[0]:g}, so none stands"
+                f"{place}: all {len(values)} items have the score {values[0]:g}, so none stands"
                 " out; leave the model out"
             )
-
-    @property
-    def targets(self) -> list[str]:
-        """The models that are not external."""
-        return [model for model in self.models if model not in self.external]
 
     def missing(self) -> dict[str, list[str]]:
         """Return, by model, the ids of the items that it has no score for."""
@@ -119,16 +116,6 @@ class Cohort:
     def complete(self) -> NDArray[np.bool_]:
         """Return which items every model has a score for, shape (n_items,)."""
         return np.asarray(~np.isnan(self.scores).any(axis=1))
-
-    def without(self, model: str) -> Cohort:
-        """Return the cohort without one model."""
-        keep = [i for i, name in enumerate(self.models) if name != model]
-        return replace(
-            self,
-            models=[self.models[i] for i in keep],
-            external=self.external - {model},
-            scores=self.scores[:, keep],
-        )
 
 
 def strata_of(values: Covariate, n_bins: int = 10) -> NDArray[np.int64]:
@@ -144,9 +131,9 @@ def strata_of(values: Covariate, n_bins: int = 10) -> NDArray[np.int64]:
     """
     if np.issubdtype(values.dtype, np.number):
         numbers = values.astype(float)
-        known = numbers[~np.isnan(numbers)]
-        if len(np.unique(known)) > n_bins:
-            edges = np.quantile(known, np.arange(1, n_bins) / n_bins)
+        finite = numbers[~np.isnan(numbers)]
+        if len(np.unique(finite)) > n_bins:
+            edges = np.quantile(finite, np.arange(1, n_bins) / n_bins)
             binned = np.searchsorted(edges, numbers, side="left").astype(float)
             values = np.where(np.isnan(numbers), np.nan, binned)
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
@@ -229,8 +216,8 @@ def _long(
 ) -> tuple[list[str], list[str], list[list[float]], dict[str, list[str]]]:
     names = [name for name in header if name not in ("item_id", "model", "score")]
     scores: dict[str, dict[str, float]] = {}
-    known: dict[str, tuple[int, dict[str, str]]] = {}
-    last: dict[str, str] = {}
+    first_rows: dict[str, tuple[int, dict[str, str]]] = {}
+    last_items: dict[str, str] = {}
     place: dict[str, int] = {}
     for line, row in rows:
         item, model = row["item_id"].strip(), row["model"].strip()
@@ -239,24 +226,25 @@ def _long(
             raise DataError(f"{path}, line {line}: item {item!r} of model {model!r} appears twice")
         of_model[item] = _score(path, line, row, "score")
         cells = {name: row[name].strip() for name in names}
-        first_line, first = known.setdefault(item, (line, cells))
+        first_line, first_cells = first_rows.setdefault(item, (line, cells))
         for name in names:
-            if cells[name] != first[name]:
+            if cells[name] != first_cells[name]:
                 raise DataError(
                     f"{path}, line {line}, column {name!r}: {cells[name]!r} for item {item!r}, but"
-                    f" {first[name]!r} in line {first_line}; a covariate has one value per item"
+                    f" {first_cells[name]!r} in line {first_line}; a covariate has one value per"
+                    " item"
                 )
-        previous = last.get(model)
+        previous = last_items.get(model)
         if place.setdefault(item, len(place)) < (place[previous] if previous else 0):
             raise DataError(
                 f"{path}, line {line}: model {model!r} has item {item!r} after {previous!r}, the"
                 " models above have it before; sort every model's rows in release order, with an"
                 " empty score where there is none"
             )
-        last[model] = item
-    table = [[of_model.get(item, math.nan) for of_model in scores.values()] for item in known]
-    texts = {name: [cells[name] for _, cells in known.values()] for name in names}
-    return list(known), list(scores), table, texts
+        last_items[model] = item
+    table = [[of_model.get(item, math.nan) for of_model in scores.values()] for item in first_rows]
+    texts = {name: [cells[name] for _, cells in first_rows.values()] for name in names}
+    return list(first_rows), list(scores), table, texts
 
 
 def _unique_ids(path: Path, rows: _Rows) -> list[str]:

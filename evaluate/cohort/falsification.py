@@ -2,64 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Collection
+
+import numpy as np
+import pandas as pd
 
 ALPHA = 0.01
-
-Status = Literal["significant", "not_significant", "artefact_suspected", "unchecked", "not_tested"]
-
-
-@dataclass(frozen=True)
-class RuleResult:
-    """What one rule (a detector or a statistic) found for one model on one benchmark.
-
-    ``p`` is compared with the level, raw or corrected as the caller decides, in the same way for
-    every model; ``flag`` is for rules without a p-value. Neither is given if there was no test.
-    """
-
-    rule: str
-    benchmark: str
-    model: str
-    p: float | None = None
-    flag: bool | None = None
-
-    def fires(self, alpha: float = ALPHA) -> bool | None:
-        """Return whether the rule fires at a level; None if there was no test."""
-        return self.flag if self.p is None else self.p < alpha
-
-
-class Falsified(NamedTuple):
-    """A rule's result with its status and the external models on which the rule fires.
-
-    The status is "artefact_suspected" for every model of a benchmark on which the rule fires on an
-    external model, whatever the model's own p; else "significant", "unchecked" (significant, but
-    the rule was tested on no external model), "not_significant" or "not_tested".
-    """
-
-    result: RuleResult
-    external: bool
-    status: Status
-    fires_on: tuple[str, ...]
-
-
-class ExternalCount(NamedTuple):
-    """How many rules fire on an external model; a rule counts once for each benchmark."""
-
-    fired: int
-    checked: int
-    unchecked: int
-
-    def __str__(self) -> str:
-        text = f"{self.fired} of {self.checked} rules fired on external baselines"
-        return f"{text}; {self.unchecked} without one" if self.unchecked else text
+_RULE = ["rule", "benchmark"]
 
 
 def falsify(
-    results: Iterable[RuleResult], external: Collection[str], *, alpha: float = ALPHA
-) -> list[Falsified]:
-    """Return every result with its status, in the order given.
+    results: pd.DataFrame, external: Collection[str], *, alpha: float = ALPHA
+) -> pd.DataFrame:
+    """Return every result with its status and the external models on which its rule fires.
+
+    Parameters
+    ----------
+    results : DataFrame
+        What a ``rule`` (a detector or a statistic) found for each ``model`` on a ``benchmark``:
+        ``p``, raw or corrected as the caller decides, in the same way for every model; or ``flag``
+        for rules without a p-value. Both are missing if there was no test.
+
+    Returns
+    -------
+    DataFrame
+        The same rows with three columns more: ``external``; ``status``, "artefact_suspected" for
+        every model of a benchmark on which the rule fires on an external model, whatever the
+        model's own p, else "significant", "unchecked" (significant, but the rule was tested on no
+        external model), "not_significant" or "not_tested"; and ``fires_on``, the external models.
 
     References
     ----------
@@ -67,45 +37,31 @@ def falsify(
     tail; here it applies to any rule. With several external models at level alpha, one may fire by
     chance; the rule is then called an artefact wrongly, which withholds a verdict and makes none.
     """
-    listed = list(results)
-    tested: dict[tuple[str, str], set[str]] = {}
-    firing: dict[tuple[str, str], set[str]] = {}
-    for result in listed:
-        if result.model not in external or (fires := result.fires(alpha)) is None:
-            continue
-        tested.setdefault((result.rule, result.benchmark), set()).add(result.model)
-        if fires:
-            firing.setdefault((result.rule, result.benchmark), set()).add(result.model)
-    falsified = []
-    for result in listed:
-        of_rule = (result.rule, result.benchmark)
-        fires_on = tuple(sorted(firing.get(of_rule, ())))
-        status = _status(result.fires(alpha), bool(fires_on), of_rule in tested)
-        falsified.append(Falsified(result, result.model in external, status, fires_on))
-    return falsified
+    frame = results.assign(external=results["model"].isin(list(external)))
+    tested = frame["p"].notna() | frame["flag"].notna()
+    fires = frame["p"].lt(alpha) | (frame["p"].isna() & frame["flag"].eq(True))
+    is_checked = (tested & frame["external"]).groupby([frame[c] for c in _RULE]).transform("any")
+    external_fires = frame[fires & frame["external"]].groupby(_RULE)["model"].agg(sorted)
+    fires_on = [tuple(external_fires.get(key, ())) for key in frame[_RULE].itertuples(index=False)]
+    status = np.select(
+        [~tested, [bool(models) for models in fires_on], ~fires, is_checked],
+        ["not_tested", "artefact_suspected", "not_significant", "significant"],
+        "unchecked",
+    )
+    return frame.assign(status=status, fires_on=pd.Series(fires_on, frame.index, dtype=object))
 
 
-def count_external(falsified: Sequence[Falsified]) -> ExternalCount:
-    """Return the headline: on how many rules and benchmarks an external model fired.
+def count_external(falsified: pd.DataFrame) -> tuple[int, str]:
+    """Return on how many rules and benchmarks an external model fired, and that as a headline.
 
-    >>> rows = [RuleResult("tail", "b", "base", p=0.001), RuleResult("top-k", "b", "base", p=0.2)]
-    >>> str(count_external(falsify(rows, {"base"})))
-    '1 of 2 rules fired on external baselines'
+    >>> rules = pd.DataFrame({"rule": ["tail", "top-k"], "p": [0.001, 0.2], "flag": None})
+    >>> count_external(falsify(rules.assign(benchmark="b", model="base"), {"base"}))
+    (1, '1 of 2 rules fired on external baselines')
     """
-    by_rule: dict[tuple[str, str], list[Falsified]] = {}
-    for row in falsified:
-        if row.status != "not_tested":
-            by_rule.setdefault((row.result.rule, row.result.benchmark), []).append(row)
-    checked = [rows for rows in by_rule.values() if any(row.external for row in rows)]
-    fired = sum(bool(rows[0].fires_on) for rows in checked)
-    return ExternalCount(fired, len(checked), len(by_rule) - len(checked))
-
-
-def _status(fires: bool | None, external_fires: bool, checked: bool) -> Status:
-    if fires is None:
-        return "not_tested"
-    if external_fires:
-        return "artefact_suspected"
-    if not fires:
-        return "not_significant"
-    return "significant" if checked else "unchecked"
+    tested = falsified[falsified["status"] != "not_tested"]
+    by_rule = tested.assign(fires=tested["fires_on"].map(bool)).groupby(_RULE)
+    rules = by_rule[["external", "fires"]].any()
+    n_fired, n_checked = int(rules["fires"].sum()), int(rules["external"].sum())
+    text = f"{n_fired} of {n_checked} rules fired on external baselines"
+    n_unchecked = len(rules) - n_checked
+    return n_fired, f"{text}; {n_unchecked} without one" if n_unchecked else text

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,7 +42,6 @@ class OrderCell:
         the covariates); "residuals on M" (on the covariates and the scores of external model M).
     n, n_missing : int
         Items tested, and items without a score (or without the external model's).
-    trend : OrderTrend or None
     refused : str
         Why there is no test; empty if there is one.
     bonferroni, holm, q : float or None
@@ -74,6 +75,17 @@ class OrderCell:
     def in_family(self) -> bool:
         """Whether the cell is a test: not refused, and not the sanity order."""
         return self.trend is not None and self.order != SANITY_ORDER
+
+
+class _Trial(NamedTuple):
+    """What is tested: values in order, or why they are not."""
+
+    order: str
+    control: str
+    n: int
+    values: Array
+    refusal: str = ""
+    stratum: NDArray[np.int64] | None = None
 
 
 def order_grid(
@@ -114,12 +126,20 @@ def order_grid(
     order; "reverse" and the controls are not in the paper.
     """
     cells = []
-    for model in cohort.models:
-        cells += [
-            _cell(cohort, model, order, PLAIN, sort_scores, seed, n_permutations)
-            for order in orders
-        ]
-        cells += _controlled(cohort, model, strata, covariates, seed, n_permutations)
+    for column, model in enumerate(cohort.models):
+        key = cohort.scores if sort_scores is None else sort_scores
+        trials = [_ordered(cohort, column, order, key[:, column]) for order in orders]
+        trials += _controlled(cohort, column, strata, covariates)
+        for order, control, n, values, refusal, stratum in trials:
+            if not refusal and len(values) < MIN_ITEMS:
+                refusal = f"a trend needs at least {MIN_ITEMS} items"
+            names = None if stratum is None else [str(number) for number in stratum]
+            rng = generator(seed, f"{cohort.benchmark}\x00{model}", f"{order}\x00{control}")
+            trend = None
+            if not refusal:
+                trend = order_trend_test(values, rng, strata=names, n_permutations=n_permutations)
+            labels = (cohort.benchmark, model, model in cohort.external, order, control)
+            cells.append(OrderCell(*labels, n, len(cohort.item_ids) - n, trend, refusal))
     return cells
 
 
@@ -128,21 +148,17 @@ def correct_for_multiplicity(cells: Iterable[OrderCell]) -> list[OrderCell]:
 
     Refused cells and the hash order are not part of the family.
     """
-    listed = list(cells)
-    p_values = [cell.p for cell in listed if cell.in_family and cell.p is not None]
-    corrected = zip(
-        adjust_p_values(p_values, "bonferroni"),
-        adjust_p_values(p_values, "holm"),
-        adjust_p_values(p_values, "benjamini-hochberg"),
-        strict=True,
-    )
-    results = []
-    for cell in listed:
-        if cell.in_family:
-            bonferroni, holm, q = next(corrected)
-            cell = replace(cell, bonferroni=bonferroni, holm=holm, q=q)
-        results.append(cell)
-    return results
+    grid = list(cells)
+    p_values = [cell.p for cell in grid if cell.in_family and cell.p is not None]
+    bonferroni = iter(adjust_p_values(p_values, "bonferroni"))
+    holm = iter(adjust_p_values(p_values, "holm"))
+    q = iter(adjust_p_values(p_values, "benjamini-hochberg"))
+    return [
+        replace(cell, bonferroni=next(bonferroni), holm=next(holm), q=next(q))
+        if cell.in_family
+        else cell
+        for cell in grid
+    ]
 
 
 def permutations_needed(n_tests: int, alpha: float = ALPHA) -> int:
@@ -159,7 +175,7 @@ def hash_key(item_ids: Sequence[str]) -> NDArray[np.str_]:
     return np.array([hashlib.sha1(item.encode()).hexdigest() for item in item_ids])
 
 
-def sort_order(key: Covariate, item_ids: Sequence[str], what: str) -> tuple[NDArray[np.int64], str]:
+def sort_order(key: Covariate, item_ids: Sequence[str], noun: str) -> tuple[NDArray[np.int64], str]:
     """Return the indices that sort items by ``key`` (ties by hash), and why that is no new order.
 
     The second value is empty, or a reason to refuse: the key is missing for some items, constant,
@@ -169,137 +185,82 @@ def sort_order(key: Covariate, item_ids: Sequence[str], what: str) -> tuple[NDAr
     if np.issubdtype(key.dtype, np.number):
         n_missing = int(np.isnan(key.astype(float)).sum())
         if n_missing:
-            return release, f"{n_missing} of {len(key)} items have no {what}"
+            return release, f"{n_missing} of {len(key)} items have no {noun}"
     rank = np.unique(key, return_inverse=True)[1]
     if (rank == rank[0]).all():
-        return release, f"{what} is the same for all items, which leaves the release order"
+        return release, f"{noun} is the same for all items, which leaves the release order"
     steps = np.diff(rank)
     if (steps >= 0).all():
-        return release, f"the file is already sorted by {what}: the release order again"
+        return release, f"the file is already sorted by {noun}: the release order again"
     if (steps <= 0).all():
-        return release, f"the file is sorted by {what} downwards: the release order reversed"
+        return release, f"the file is sorted by {noun} downwards: the release order reversed"
     return np.lexsort((hash_key(item_ids), rank)), ""
 
 
-def _cell(
-    cohort: Cohort,
-    model: str,
-    order: str,
-    control: str,
-    sort_scores: Array | None,
-    seed: int,
-    n_permutations: int,
-) -> OrderCell:
-    column = cohort.models.index(model)
-    values = cohort.scores[:, column]
-    measured = ~np.isnan(values)
-    ids = [item for item, there in zip(cohort.item_ids, measured, strict=True) if there]
-    values = values[measured]
-    release = np.arange(len(values))
-    indices, refused = release, ""
+def _ordered(cohort: Cohort, column: int, order: str, sort_scores: Array) -> _Trial:
+    """Return a model's scores in one order."""
+    has_score = ~np.isnan(cohort.scores[:, column])
+    ids = list(itertools.compress(cohort.item_ids, has_score.tolist()))
+    values = cohort.scores[has_score, column]
+    indices, refusal = np.arange(len(values)), ""
     if order == "reverse":
-        indices = release[::-1]
+        indices = indices[::-1]
     elif order == SANITY_ORDER:
         indices = np.argsort(hash_key(ids))
     elif order in LENGTHS:
-        name = LENGTHS[order]
-        if name in cohort.covariates:
-            indices, refused = sort_order(cohort.covariates[name][measured], ids, name)
-        else:
-            refused = f"there is no covariate {name!r}"
+        refusal = _absent(cohort, [LENGTHS[order]])
+        if not refusal:
+            key = cohort.covariates[LENGTHS[order]][has_score]
+            indices, refusal = sort_order(key, ids, LENGTHS[order])
     elif order == "score":
-        key = values if sort_scores is None else sort_scores[measured, column]
-        indices, refused = sort_order(key, ids, "score")
-        if not refused and (np.diff(values[indices]) >= 0).all():
-            refused = "sorted by the tested scores themselves, rho is 1 for any model"
+        indices, refusal = sort_order(sort_scores[has_score], ids, "score")
+        if not refusal and (np.diff(values[indices]) >= 0).all():
+            refusal = "sorted by the tested scores themselves, rho is 1 for any model"
     elif order != "release":
         raise ValueError(f"order must be one of {', '.join(ORDERS)}, not {order!r}")
-    return _tested(
-        _empty(cohort, model, order, control, len(values)),
-        values[indices],
-        None,
-        refused,
-        seed,
-        n_permutations,
-    )
+    return _Trial(order, PLAIN, len(values), values[indices], refusal)
 
 
 def _controlled(
-    cohort: Cohort,
-    model: str,
-    strata: Sequence[str],
-    covariates: Sequence[str],
-    seed: int,
-    n_permutations: int,
-) -> Iterator[OrderCell]:
-    """Yield the release order's cells with whole images, and with confounders held fixed."""
-    scores = cohort.scores[:, cohort.models.index(model)]
-    measured = ~np.isnan(scores)
+    cohort: Cohort, column: int, strata: Sequence[str], covariates: Sequence[str]
+) -> Iterator[_Trial]:
+    """Yield a model's scores in release order, as whole images and with confounders held fixed."""
+    scores = cohort.scores[:, column]
+    has_score = ~np.isnan(scores)
+    n = int(has_score.sum())
     image = cohort.covariates.get("image", np.array(cohort.item_ids))
     if len(set(image)) < len(image):
-        cell = _empty(cohort, model, "release", WHOLE_IMAGES, int(measured.sum()))
-        values = cluster_values(scores[measured], [str(name) for name in image[measured]])
-        few = f"{len(values)} images share the items; a trend needs at least {MIN_ITEMS} images"
-        yield _tested(
-            cell, values, None, few if len(values) < MIN_ITEMS else "", seed, n_permutations
-        )
+        values = cluster_values(scores[has_score], [str(name) for name in image[has_score]])
+        too_few = f"{len(values)} images share the items; a trend needs at least {MIN_ITEMS} images"
+        yield _Trial("release", WHOLE_IMAGES, n, values, too_few if len(values) < MIN_ITEMS else "")
     for name in strata:
-        cell = _empty(cohort, model, "release", f"within {name}", int(measured.sum()))
-        stratum, refused = None, _absent(cohort.covariates, [name])
-        if not refused:
-            stratum = strata_of(cohort.covariates[name][measured])
+        stratum, refusal = None, _absent(cohort, [name])
+        if not refusal:
+            stratum = strata_of(cohort.covariates[name][has_score])
             largest = int(np.bincount(stratum).max())
             if largest == len(stratum):
-                refused = f"{name} is the same for all items"
+                refusal = f"{name} is the same for all items"
             elif largest == 1:
-                refused = f"{name} is different for all items, so there is nothing to permute"
-        yield _tested(cell, scores[measured], stratum, refused, seed, n_permutations)
-    others = sorted(cohort.external - {model})
-    for control, baseline in (("residuals", None), *((f"residuals on {m}", m) for m in others)):
-        if baseline is None and not covariates:
-            continue
-        both = measured
-        if baseline is not None:
-            both = measured & ~np.isnan(cohort.scores[:, cohort.models.index(baseline)])
-        cell = _empty(cohort, model, "release", control, int(both.sum()))
-        refused = _absent(cohort.covariates, covariates)
-        values = scores[both]
-        if not refused:
-            columns = [cohort.covariates[name][both] for name in covariates]
-            if baseline is not None:
-                columns.append(cohort.scores[both, cohort.models.index(baseline)])
+                refusal = f"{name} is different for all items, so there is nothing to permute"
+        yield _Trial("release", f"within {name}", n, scores[has_score], refusal, stratum)
+    baselines: dict[str, Array] = {
+        f"residuals on {model}": cohort.scores[:, cohort.models.index(model)]
+        for model in sorted(cohort.external - {cohort.models[column]})
+    }
+    plain = {"residuals": np.empty((len(scores), 0))} if covariates else {}
+    for control, baseline in (plain | baselines).items():
+        columns = baseline.reshape(len(scores), -1)
+        complete = has_score & ~np.isnan(columns).any(axis=1)
+        values, refusal = scores[complete], _absent(cohort, covariates)
+        if not refusal:
+            held_fixed = [cohort.covariates[name][complete] for name in covariates]
             try:
-                values = residuals(values, columns)
+                values = residuals(values, [*held_fixed, *columns[complete].T])
             except ValueError as error:
-                refused = str(error)
-        yield _tested(cell, values, None, refused, seed, n_permutations)
+                refusal = str(error)
+        yield _Trial("release", control, int(complete.sum()), values, refusal)
 
 
-def _absent(known: Mapping[str, Covariate], names: Sequence[str]) -> str:
-    absent = [name for name in names if name not in known]
+def _absent(cohort: Cohort, names: Sequence[str]) -> str:
+    absent = [name for name in names if name not in cohort.covariates]
     return f"there is no covariate {absent[0]!r}" if absent else ""
-
-
-def _empty(cohort: Cohort, model: str, order: str, control: str, n: int) -> OrderCell:
-    n_missing = len(cohort.item_ids) - n
-    external = model in cohort.external
-    return OrderCell(cohort.benchmark, model, external, order, control, n, n_missing)
-
-
-def _tested(
-    cell: OrderCell,
-    values: Array,
-    stratum: NDArray[np.int64] | None,
-    refused: str,
-    seed: int,
-    n_permutations: int,
-) -> OrderCell:
-    """Return the cell with its trend, or with the reason why there is none."""
-    if not refused and len(values) < MIN_ITEMS:
-        refused = f"a trend needs at least {MIN_ITEMS} items"
-    if refused:
-        return replace(cell, refused=refused)
-    rng = generator(seed, f"{cell.benchmark}\x00{cell.model}", f"{cell.order}\x00{cell.control}")
-    strata = None if stratum is None else [str(s) for s in stratum]
-    trend = order_trend_test(values, rng, strata=strata, n_permutations=n_permutations)
-    return replace(cell, trend=trend)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,13 +26,10 @@ class Inflation:
 
     Attributes
     ----------
-    stratum : str
-    n_flagged, n_unflagged : int
-        Items with a score.
+    n_flagged, n_unflagged, n_missing : int
+        Items with a score, and without one.
     n_pictures_flagged, n_pictures_unflagged : int
         The independent units: items of one picture are flagged together.
-    n_missing : int
-        Items of the stratum without a score.
     mean_flagged, mean_unflagged, difference : float
         In the score's unit; NaN if a side is empty.
     interval : Interval or None
@@ -112,8 +108,8 @@ def overlap_inflation(
         _same_length(len(values), strata)
         groups |= {name: np.asarray(strata) == name for name in sorted(set(strata))}
     return [
-        _inflation(name, values, flags, picture, chosen, rng, n_permutations, n_bootstrap)
-        for name, chosen in groups.items()
+        _inflation(name, values, flags, picture, in_stratum, rng, n_permutations, n_bootstrap)
+        for name, in_stratum in groups.items()
     ]
 
 
@@ -198,37 +194,35 @@ def accuracy_inflation(
         raise DataError(f"answers of {len(models)} models need {len(models)} columns of outcomes")
     _, flags, picture = _checked(outcomes[:, 0] if len(models) else [], flagged, pictures)
     counts = _counts(outcomes, flags, picture)
-    right, answered, clean_right, clean_answered = counts.sum(axis=0).astype(int)
-    resampled = _resampled_totals(counts, rng, n_bootstrap)
-    drawn = _accuracy(resampled[:, 0], resampled[:, 1]) - _accuracy(
-        resampled[:, 2], resampled[:, 3]
-    )
-    observed = _accuracy(right, answered) - _accuracy(clean_right, clean_answered)
+    totals = counts.sum(axis=0)
+    weights = rng.multinomial(len(counts), np.full(len(counts), 1 / len(counts)), size=n_bootstrap)
+    resampled = np.tensordot(weights.astype(float), counts, axes=1)
+    everywhere, clean = _accuracies(totals)
+    drawn_everywhere, drawn_clean = _accuracies(resampled.swapaxes(0, 1))
+    differences = drawn_everywhere - drawn_clean
     results = [
         AccuracyInflation(
             model,
-            int(right[at]),
-            int(answered[at]),
-            int(clean_right[at]),
-            int(clean_answered[at]),
-            float(observed[at]),
-            _percentiles(drawn[:, at]) if len(counts) > 1 else None,
+            k,
+            n,
+            k_clean,
+            n_clean,
+            float(everywhere[at] - clean[at]),
+            _percentiles(differences[:, at]) if len(counts) > 1 else None,
         )
-        for at, model in enumerate(models)
+        for at, (model, (k, n, k_clean, n_clean)) in enumerate(
+            zip(models, totals.T.astype(int).tolist(), strict=True)
+        )
     ]
-    everywhere, clean = _accuracy(right, answered), _accuracy(clean_right, clean_answered)
-    taus = [
-        _tau(_accuracy(one[0], one[1]), _accuracy(one[2], one[3])) for one in resampled.astype(int)
-    ]
+    taus = map(_tau, drawn_everywhere, drawn_clean)
     tau = _tau(everywhere, clean)
     return results, Churn(
         tau=tau,
         interval=None if tau is None else _percentiles([t for t in taus if t is not None]),
         swapped=[
-            pair
+            (models[a], models[b])
             for a, b in itertools.permutations(range(len(models)), 2)
             if everywhere[a] > everywhere[b] and clean[a] < clean[b]
-            for pair in [(models[a], models[b])]
         ],
     )
 
@@ -238,14 +232,14 @@ def _inflation(
     values: Array,
     flags: Flags,
     picture: Indices,
-    chosen: Flags,
+    in_stratum: Flags,
     rng: np.random.Generator,
     n_permutations: int,
     n_bootstrap: int,
 ) -> Inflation:
-    kept = chosen & np.isfinite(values)
-    score, flag, position = values[kept], flags[kept], np.flatnonzero(kept)
-    units, unit = np.unique(picture[kept], return_inverse=True)
+    has_score = in_stratum & np.isfinite(values)
+    score, flag, position = values[has_score], flags[has_score], np.flatnonzero(has_score)
+    units, unit = np.unique(picture[has_score], return_inverse=True)
     totals = np.bincount(unit, weights=score).astype(np.float64)
     sizes = np.bincount(unit).astype(np.float64)
     unit_flagged = np.zeros(len(units), bool)
@@ -253,7 +247,8 @@ def _inflation(
     mean_flagged, mean_unflagged = (
         float(score[side].mean()) if side.any() else float("nan") for side in (flag, ~flag)
     )
-    ones = np.ones(len(score))
+    by_picture = _Sides(totals, sizes, unit_flagged)
+    by_item = _Sides(score, np.ones(len(score)), flag)
     varies = len(score) > 1 and flag.any() and not flag.all()
     return Inflation(
         stratum=name,
@@ -261,106 +256,104 @@ def _inflation(
         n_unflagged=int((~flag).sum()),
         n_pictures_flagged=int(unit_flagged.sum()),
         n_pictures_unflagged=int((~unit_flagged).sum()),
-        n_missing=int(chosen.sum() - kept.sum()),
+        n_missing=int(in_stratum.sum() - has_score.sum()),
         mean_flagged=mean_flagged,
         mean_unflagged=mean_unflagged,
         difference=mean_flagged - mean_unflagged,
-        interval=_difference_interval(totals, sizes, unit_flagged, rng, n_bootstrap),
-        p_value=_permutation_p(totals, sizes, unit_flagged, rng, n_permutations),
-        p_items=_permutation_p(score, ones, flag, rng, n_permutations),
+        interval=by_picture.interval(rng, n_bootstrap),
+        p_value=by_picture.p_value(rng, n_permutations),
+        p_items=by_item.p_value(rng, n_permutations),
         position_correlation=(
             float(np.corrcoef(flag.astype(float), position)[0, 1]) if varies else float("nan")
         ),
     )
 
 
-def _permutation_p(
-    totals: Array, sizes: Array, flagged: Flags, rng: np.random.Generator, n_permutations: int
-) -> float:
-    """Return the two-sided p of the difference in means when flags are permuted among units."""
-    sides = np.flatnonzero(flagged), np.flatnonzero(~flagged)
-    smaller = min(len(side) for side in sides)
-    if smaller == 0 or len(totals) < 3:
-        return 1.0
-    if smaller == 1:  # SciPy needs two on each side; here each unit is the only one in turn
-        means = totals / sizes - (totals.sum() - totals) / (sizes.sum() - sizes)
-        alone = min(sides, key=len)[0]
-        return float(np.mean(np.abs(means) >= np.abs(means[alone]) - 1e-12))
+@dataclass(frozen=True)
+class _Sides:
+    """Totals and sizes of units, shape (U,), and which of them are flagged."""
 
-    def magnitude(first: Indices, second: Indices, axis: int = -1) -> Array:
-        difference = _difference(totals, sizes, first, second, axis)
-        rounded: Array = np.abs(difference).round(12)  # equal differences count as equal
-        return rounded
+    totals: Array
+    sizes: Array
+    flagged: Flags
 
-    test = stats.permutation_test(
-        sides,
-        magnitude,
-        permutation_type="independent",
-        vectorized=True,
-        n_resamples=n_permutations,
-        batch=500,
-        alternative="greater",
-        rng=rng,
-    )
-    return float(test.pvalue)
+    @property
+    def sides(self) -> tuple[Indices, Indices]:
+        return np.flatnonzero(self.flagged), np.flatnonzero(~self.flagged)
 
+    def difference(self, flagged: Indices, unflagged: Indices, axis: int = -1) -> Array:
+        means = [
+            self.totals[side.astype(int)].sum(axis) / self.sizes[side.astype(int)].sum(axis)
+            for side in (flagged, unflagged)
+        ]
+        return np.asarray(means[0] - means[1])
 
-def _difference_interval(
-    totals: Array, sizes: Array, flagged: Flags, rng: np.random.Generator, n_bootstrap: int
-) -> Interval | None:
-    sides = np.flatnonzero(flagged), np.flatnonzero(~flagged)
-    if min(len(side) for side in sides) < 2:
-        return None
-    result = stats.bootstrap(
-        sides,
-        partial(_difference, totals, sizes),
-        vectorized=True,
-        paired=False,
-        n_resamples=n_bootstrap,
-        batch=250,
-        confidence_level=LEVEL,
-        method="percentile",
-        rng=rng,
-    ).confidence_interval
-    return Interval(low=float(result.low), high=float(result.high), level=LEVEL)
+    def p_value(self, rng: np.random.Generator, n_permutations: int) -> float:
+        """Return the two-sided p of the difference in means when flags are permuted."""
+        smaller = min(self.sides, key=len)
+        if len(smaller) == 0 or len(self.totals) < 3:
+            return 1.0
+        if (
+            len(smaller) == 1
+        ):  # SciPy needs two on each side; here each unit is the only one in turn
+            means_of_rest = (self.totals.sum() - self.totals) / (self.sizes.sum() - self.sizes)
+            differences = np.abs(self.totals / self.sizes - means_of_rest)
+            return float(np.mean(differences >= differences[smaller[0]] - 1e-12))
 
+        def magnitude(flagged: Indices, unflagged: Indices, axis: int = -1) -> Array:
+            # equal differences count as equal
+            return np.asarray(np.abs(self.difference(flagged, unflagged, axis)).round(12))
 
-def _difference(
-    totals: Array, sizes: Array, first: Indices, second: Indices, axis: int = -1
-) -> Array:
-    first, second = first.astype(int), second.astype(int)
-    return np.asarray(
-        totals[first].sum(axis=axis) / sizes[first].sum(axis=axis)
-        - totals[second].sum(axis=axis) / sizes[second].sum(axis=axis)
-    )
+        test = stats.permutation_test(
+            self.sides,
+            magnitude,
+            permutation_type="independent",
+            vectorized=True,
+            n_resamples=n_permutations,
+            batch=500,
+            alternative="greater",
+            rng=rng,
+        )
+        return float(test.pvalue)
+
+    def interval(self, rng: np.random.Generator, n_bootstrap: int) -> Interval | None:
+        if min(map(len, self.sides)) < 2:
+            return None
+        result = stats.bootstrap(
+            self.sides,
+            self.difference,
+            vectorized=True,
+            paired=False,
+            n_resamples=n_bootstrap,
+            batch=250,
+            confidence_level=LEVEL,
+            method="percentile",
+            rng=rng,
+        ).confidence_interval
+        return Interval(low=float(result.low), high=float(result.high), level=LEVEL)
 
 
 def _counts(outcomes: Array, flags: Flags, picture: Indices) -> Array:
     """Return by picture right, answered, clean right, clean answered: shape (P, 4, M)."""
-    right, answered = np.nan_to_num(outcomes), np.isfinite(outcomes).astype(float)
+    n_right, n_answered = np.nan_to_num(outcomes), np.isfinite(outcomes).astype(float)
     clean = (~flags).astype(float)[:, None]
-    columns = np.stack([right, answered, right * clean, answered * clean], axis=1)
+    columns = np.stack([n_right, n_answered, n_right * clean, n_answered * clean], axis=1)
     counts = np.zeros((int(picture.max(initial=-1)) + 1, *columns.shape[1:]))
     np.add.at(counts, picture, columns)
     return counts
 
 
-def _resampled_totals(counts: Array, rng: np.random.Generator, n_bootstrap: int) -> Array:
-    """Return bootstrap totals over pictures, shape (B, 4, M)."""
-    n = len(counts)
-    weights = rng.multinomial(n, np.full(n, 1 / n), size=n_bootstrap).astype(float)
-    return np.asarray(np.tensordot(weights, counts, axes=1), dtype=np.float64)
+def _accuracies(counts: Array) -> tuple[Array, Array]:
+    """Return the accuracies over all and over clean items, from counts of shape (4, ...)."""
+    n_right, n_answered = counts[::2], counts[1::2]
+    shares = np.divide(n_right, n_answered, out=np.full_like(n_right, np.nan), where=n_answered > 0)
+    return shares[0], shares[1]
 
 
-def _accuracy(right: ArrayLike, answered: ArrayLike) -> Array:
-    k, n = np.asarray(right, dtype=float), np.asarray(answered, dtype=float)
-    return np.asarray(np.divide(k, n, out=np.full_like(n, np.nan), where=n > 0))
-
-
-def _tau(first: Array, second: Array) -> float | None:
-    if len(first) < 2 or not np.isfinite([first, second]).all():
+def _tau(scores: Array, clean_scores: Array) -> float | None:
+    if len(scores) < 2 or not np.isfinite([scores, clean_scores]).all():
         return None
-    tau = float(stats.kendalltau(first, second).statistic)
+    tau = float(stats.kendalltau(scores, clean_scores).statistic)
     return tau if np.isfinite(tau) else None
 
 
@@ -389,7 +382,7 @@ def _checked(
     return values, flags, picture
 
 
-def _same_length(n: int, *others: ArrayLike | Sequence[str]) -> None:
-    lengths = [len(np.asarray(other)) for other in others]
+def _same_length(n: int, *sequences: ArrayLike | Sequence[str]) -> None:
+    lengths = [len(np.asarray(values)) for values in sequences]
     if any(length != n for length in lengths):
         raise DataError(f"scores of {n} items, but flags, pictures or strata of {lengths}")

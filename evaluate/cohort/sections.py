@@ -2,43 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
+import pandas as pd
 
 from flipbench.core.randomness import generator
 from flipbench.reporting import formats
 from flipbench.reporting.sections import Section
-from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
+from flipbench.reporting.tables import Cell, Table, build_table, rate_cell, text_column
 
 from .analysis import CohortAnalysis
 from .cohort import Array, Cohort
-from .falsification import Falsified, count_external
+from .falsification import count_external
 from .ordering import PLAIN, WHOLE_IMAGES, OrderCell, permutations_needed
-from .overlap_inflation import Flags, accuracy_inflation, overlap_inflation
-from .strata_tables import (
-    accuracy_inflation_table,
-    inflation_table,
-    subpopulation_table,
-    within_strata_table,
+from .overlap_inflation import (
+    AccuracyInflation,
+    Churn,
+    Flags,
+    Inflation,
+    accuracy_inflation,
+    overlap_inflation,
 )
-from .subpopulations import models_within_strata, subpopulations
-from .tail_enrichment import (
-    MIN_MODELS,
-    GuardedTail,
-    TailSummary,
-    upper_tail,
+from .subpopulations import (
+    MIN_ITEMS,
+    ModelsWithinStrata,
+    Stratum,
+    models_within_strata,
+    subpopulations,
 )
+from .tail_enrichment import MIN_MODELS, GuardedTail, upper_tail
 from .top_k import PairOverlap
 
 N_NAMED = 10
 """Items without a score that the page names; all of them are in ``audit.json``."""
+T = TypeVar("T")
 
 
-def cohort_sections(found: CohortAnalysis) -> list[Section]:
+def cohort_sections(analysis: CohortAnalysis) -> list[Section]:
     """Return the sections on external models, order, tail, top-K and subpopulations."""
-    sections = [_external(found), _orders(found), _tail(found), _top_k(found)]
-    return [*sections, _subpopulations(found)] if found.factors else sections
+    sections = [_external(analysis), _orders(analysis), _tail(analysis), _top_k(analysis)]
+    return [*sections, _subpopulations(analysis)] if analysis.factors else sections
 
 
 def inflation_section(
@@ -74,28 +81,30 @@ def inflation_section(
         )
         for column, model in enumerate(trend.models)
     }
-    named = {_name(model, model in trend.external): one for model, one in results.items()}
-    tables = [inflation_table(named, unit)]
+    by_name = {_name(model, model in trend.external): rows for model, rows in results.items()}
+    tables = [inflation_table(by_name, unit)]
     if correct is not None:
         rng = generator(seed, trend.benchmark, "accuracy inflation")
-        rows, churn = accuracy_inflation(correct, flagged, pictures, list(named), rng)
+        rows, churn = accuracy_inflation(correct, flagged, pictures, list(by_name), rng)
         tables.append(accuracy_inflation_table(rows, churn))
-    p, model = min((one[0].p_value, model) for model, one in named.items())
-    corrected = min(1.0, p * len(named))
+    p, model = min((rows[0].p_value, name) for name, rows in by_name.items())
+    corrected = min(1.0, p * len(by_name))
     sentence = f"{int(flagged.sum()):,} of {len(flagged):,} items have a flagged picture"
     if flagged.any() and not flagged.all():
         sentence += (
-            f". The smallest of {len(named)} p-values, by pictures, is {formats.p_value(p)}"
-            f" ({model}, difference {formats.signed(named[model][0].difference, 3)}); corrected for"
-            f" their number, {formats.p_value(corrected)}."
+            f". The smallest of {len(by_name)} p-values, by pictures, is {formats.p_value(p)}"
+            f" ({model}, difference {formats.signed(by_name[model][0].difference, 3)}); corrected"
+            f" for their number, {formats.p_value(corrected)}."
         )
     else:
         sentence += ": nothing to compare."
     notes = ["Flagged items may simply be easier, or harder: compare external models."]
-    if alike := [m for m in trend.models if m in trend.external and results[m][0].p_value <= level]:
+    differing = [m for m in trend.models if m in trend.external and results[m][0].p_value <= level]
+    if differing:
         notes.append(
-            f"{', '.join(alike)} cannot have seen the benchmark and differs as well (at {level:g},"
-            " uncorrected): the items differ, so a difference in other models is no evidence."
+            f"{', '.join(differing)} cannot have seen the benchmark and differs as well (at"
+            f" {level:g}, uncorrected): the items differ, so a difference in other models is no"
+            " evidence."
         )
     return Section(
         "overlap-inflation",
@@ -108,172 +117,248 @@ def inflation_section(
     )
 
 
-def _external(found: CohortAnalysis) -> Section:
-    count = count_external(found.falsified)
-    rules = dict.fromkeys(one.result.rule for one in found.falsified)
-    models = found.trend.models
-    by_place = {(one.result.rule, one.result.model): one for one in found.falsified}
-    fired = [
-        m
-        for m in dict.fromkeys(o.result.model for o in found.falsified)
-        if any(o.status == "significant" and o.result.model == m for o in found.falsified)
-    ]
-    verdict = (
-        f"Rules that are quiet on external models fire on {', '.join(fired)}."
-        if fired
-        else "No model stands out by a rule that is quiet on all external ones."
-    )
-    missing = found.trend.missing()
-    for model, ids in found.tail.missing().items():
-        missing[model] = list(dict.fromkeys([*missing.get(model, []), *ids]))
-    n_items = len(found.trend.item_ids)
-    notes = [
-        f"{model} has no score for {len(ids):,} of {n_items:,} items: {', '.join(ids[:N_NAMED])}"
-        + (f" and {len(ids) - N_NAMED:,} more." if len(ids) > N_NAMED else ".")
-        for model, ids in missing.items()
-    ]
-    sentence = f"{formats.as_sentence(str(count))} {verdict}"
-    headline = str(count)
-    if not found.trend.external:
-        sentence = "No model is named as external, so none of these rules can be trusted."
-        headline = "none is named as external, so no rule can be trusted"
-    table = Table(
-        "external-baselines",
-        f"Rules and models, each at {found.level:g} without correction. A rule that fires on an"
-        " external model reads something else than training data, or fired by chance: its verdicts"
-        " on all models are suspected artefacts, which withholds a verdict and makes none.",
-        "rule",
-        tuple(Column(_name(m, m in found.trend.external), numeric=False) for m in models),
-        (
+def inflation_table(results: Mapping[str, Sequence[Inflation]], unit: str) -> Table:
+    """Return the score form: models by strata; ``unit`` is the scores', if any."""
+
+    def mean(side: str) -> Callable[[Inflation], Cell]:
+        def cell(row: Inflation) -> Cell:
+            n, n_pictures = getattr(row, f"n_{side}"), getattr(row, f"n_pictures_{side}")
+            lacking = side == "unflagged" and row.n_missing
+            note = f", {row.n_missing} without a score" if lacking else ""
+            text = formats.signed(getattr(row, f"mean_{side}"), 3) if n else formats.NOTHING
+            return Cell(text, f"{n} items, {n_pictures} pictures{note}")
+
+        return cell
+
+    def tested(text: Callable[[Inflation], str]) -> Callable[[Inflation], str]:
+        return lambda row: text(row) if row.n_flagged and row.n_unflagged else ""
+
+    signed = partial(formats.signed, digits=3)
+    difference = tested(lambda row: signed(row.difference))
+    return build_table(
+        "overlap_inflation",
+        "Mean score of items whose picture has a near neighbour in the corpus, minus that of the"
+        " others, with a bootstrap interval over pictures. The test permutes flags among pictures;"
+        " the p-value by items is the paper’s and too small where items share pictures. Last:"
+        " correlation of flag and position in the file.",
+        "stratum",
+        [
+            ("flagged", mean("flagged")),
+            ("not flagged", mean("unflagged")),
             (
-                "",
-                tuple(
-                    Row(rule, tuple(_status_cell(by_place.get((rule, m))) for m in models))
-                    for rule in rules
+                ", ".join(filter(None, ("difference", unit))),
+                lambda row: Cell(
+                    difference(row) or formats.NOTHING, formats.interval(row.interval, signed)
                 ),
             ),
-        ),
-    )
-    return Section(
-        "external-baselines",
-        "Rules that fire on external models",
-        "look" if count.fired or fired or not found.trend.external else "ok",
-        sentence,
-        headline=formats.as_sentence(f"Models beside each other: {headline}"),
-        notes=tuple(notes),
-        tables=(table,),
-        data={
-            "rules": [_falsified_data(one) for one in found.falsified],
-            "without_score": missing,
-        },
+            ("p by pictures", tested(lambda row: formats.p_value(row.p_value))),
+            ("p by items", tested(lambda row: formats.p_value(row.p_items))),
+            ("flag × position", tested(lambda row: formats.signed(row.position_correlation))),
+        ],
+        {model: [(row.stratum, row) for row in strata] for model, strata in results.items()},
     )
 
 
-def _status_cell(one: Falsified | None) -> Cell:
-    if one is None or one.status == "not_tested":
-        return Cell(formats.NOTHING)
-    p = "" if one.result.p is None else formats.p_equation(one.result.p)
-    return Cell(one.status.replace("_", " "), p)
+def accuracy_inflation_table(results: Sequence[AccuracyInflation], churn: Churn) -> Table:
+    """Return the accuracy form, one row a model, with the leaderboard's churn in the caption."""
+    tau = "undefined"
+    if churn.tau is not None:
+        between = formats.interval(churn.interval, formats.decimals)
+        tau = f"{formats.decimals(churn.tau)} {between}".rstrip()
+    swaps = [f"{a} falls behind {b}" for a, b in churn.swapped] or ["no pair changes place"]
 
+    def share(k: int, n: int) -> Cell:
+        return Cell(formats.percent(k / n) if n else formats.NOTHING, f"{k}/{n}")
 
-def _falsified_data(one: Falsified) -> dict[str, object]:
-    return {**asdict(one.result), "status": one.status, "fires_on": list(one.fires_on)}
+    return build_table(
+        "accuracy_inflation",
+        "Accuracy over all items minus accuracy over those whose picture has no near neighbour in"
+        " the corpus, in points, with a bootstrap interval over pictures. Kendall’s τ between both"
+        f" rankings: {tau}; {'; '.join(swaps)}.",
+        "model",
+        [
+            ("all items", lambda row: share(row.k, row.n)),
+            ("without flagged", lambda row: share(row.k_clean, row.n_clean)),
+            (
+                "inflation",
+                lambda row: (
+                    Cell(formats.points(row.inflation), formats.interval(row.interval))
+                    if row.n and row.n_clean
+                    else None
+                ),
+            ),
+        ],
+        {"": [(row.model, row) for row in results]},
+    )
 
 
 def _name(model: str, external: bool) -> str:
     return f"{model} (external)" if external else model
 
 
-def _orders(found: CohortAnalysis) -> Section:
-    family = [cell for cell in found.orders if cell.in_family]
-    refused = sorted({cell.refused for cell in found.orders if cell.refused})
-    n_holm = sum((cell.holm or 1.0) <= found.level for cell in family)
+def _grouped(rows: Iterable[T], key: Callable[[T], str]) -> dict[str, list[T]]:
+    groups: dict[str, list[T]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
+
+
+def _external(analysis: CohortAnalysis) -> Section:
+    rules, external = analysis.rules, analysis.trend.external
+    n_fired, headline = count_external(rules)
+    firing = list(dict.fromkeys(rules.loc[rules["status"] == "significant", "model"]))
+    verdict = (
+        f"Rules that are quiet on external models fire on {', '.join(firing)}."
+        if firing
+        else "No model stands out by a rule that is quiet on all external ones."
+    )
+    ids_without_score = analysis.trend.missing()
+    for model, ids in analysis.tail.missing().items():
+        ids_without_score[model] = list(dict.fromkeys([*ids_without_score.get(model, []), *ids]))
+    n_items = len(analysis.trend.item_ids)
+    notes = [
+        f"{model} has no score for {len(ids):,} of {n_items:,} items: {', '.join(ids[:N_NAMED])}"
+        + (f" and {len(ids) - N_NAMED:,} more." if len(ids) > N_NAMED else ".")
+        for model, ids in ids_without_score.items()
+    ]
+    sentence = f"{formats.as_sentence(headline)} {verdict}"
+    if not external:
+        sentence = "No model is named as external, so none of these rules can be trusted."
+        headline = "none is named as external, so no rule can be trusted"
+
+    status = {(row["rule"], row["model"]): row for row in rules.to_dict("records")}
+
+    def cell(model: str, rule: str) -> Cell | None:
+        row = status.get((rule, model))
+        if row is None or row["status"] == "not_tested":
+            return None
+        p = "" if pd.isna(row["p"]) else formats.p_equation(row["p"])
+        return Cell(row["status"].replace("_", " "), p)
+
+    table = build_table(
+        "external-baselines",
+        f"Rules and models, each at {analysis.level:g} without correction. A rule that fires on an"
+        " external model reads something else than training data, or fired by chance: its verdicts"
+        " on all models are suspected artefacts, which withholds a verdict and makes none.",
+        "rule",
+        [(text_column(_name(m, m in external)), partial(cell, m)) for m in analysis.trend.models],
+        {"": [(rule, rule) for rule in dict.fromkeys(rules["rule"])]},
+    )
+    return Section(
+        "external-baselines",
+        "Rules that fire on external models",
+        "look" if n_fired or firing or not external else "ok",
+        sentence,
+        headline=formats.as_sentence(f"Models beside each other: {headline}"),
+        notes=tuple(notes),
+        tables=(table,),
+        data={
+            "rules": rules.drop(columns="external").to_dict("records"),
+            "without_score": ids_without_score,
+        },
+    )
+
+
+def _orders(analysis: CohortAnalysis) -> Section:
+    family = [cell for cell in analysis.orders if cell.in_family]
+    n_holm = sum((cell.holm or 1.0) <= analysis.level for cell in family)
     release = [c for c in family if c.order == "release" and c.control == PLAIN]
-    hits = [c.model for c in release if (c.holm or 1.0) <= found.level]
-    columns = ("items", "ρ", "p", "Holm", "q")
-    table = Table(
+    hits = [c.model for c in release if (c.holm or 1.0) <= analysis.level]
+    by_model = _grouped(analysis.orders, lambda cell: _name(cell.model, cell.external))
+
+    def header(cell: OrderCell) -> str:
+        return cell.order if cell.control == PLAIN else f"{cell.order}, {cell.control}"
+
+    table = build_table(
         "order-trend",
         "Spearman’s ρ of position and score; p (one-sided: scores fall along the order) by"
         " permutation; Holm and Benjamini-Hochberg over all tests here. “Floor”: the smallest p"
         " that the permutations can give. Hash order is a check outside the family: its p is"
         " uniform with and without contamination.",
         "order",
-        tuple(Column(name) for name in columns),
-        tuple(
-            (
-                _name(model, model in found.trend.external),
-                tuple(_order_row(cell) for cell in found.orders if cell.model == model),
-            )
-            for model in found.trend.models
-        ),
-    )
-    sentence = (
-        f"{n_holm} of {len(family)} tests are significant after Holm’s correction; in release"
-        f" order: {', '.join(hits) or 'none'}."
+        [
+            ("items", lambda cell: f"{cell.n:,}"),
+            ("ρ", lambda cell: formats.signed(cell.trend.rho) if cell.trend else "refused"),
+            ("p", lambda cell: Cell(formats.p_value(cell.p), "floor" if cell.at_floor else "")),
+            ("Holm", lambda cell: formats.p_value(cell.holm)),
+            ("q", lambda cell: formats.p_value(cell.q)),
+        ],
+        {name: [(header(cell), cell) for cell in cells] for name, cells in by_model.items()},
     )
     notes = [
         "A trend says that easy or short answers come first, for any model that finds them easy."
         " Memory of the order is one explanation of a trend that the controls do not remove."
     ]
-    if any(cell.control == WHOLE_IMAGES for cell in found.orders):
+    if any(cell.control == WHOLE_IMAGES for cell in analysis.orders):
         notes.append(
             f"Several items share an image. Only “{WHOLE_IMAGES}” counts each image once; the other"
             " tests take its items as independent, and their p may be too small."
         )
-    notes += [f"Refused: {reason}." for reason in refused]
-    n_needed = permutations_needed(len(family), found.level)
+    refusals = sorted({cell.refused for cell in analysis.orders if cell.refused})
+    notes += [f"Refused: {reason}." for reason in refusals]
+    n_needed = permutations_needed(len(family), analysis.level)
     if any(cell.trend and cell.trend.n_permutations < n_needed for cell in family):
         notes.append(
             f"Too few permutations: after correcting {len(family)} tests, none can reach"
-            f" {found.level:g} with fewer than {n_needed:,}; set n_permutations to at least that."
+            f" {analysis.level:g} with fewer than {n_needed:,}; set n_permutations to at least"
+            " that."
         )
     return Section(
         "order-trend",
         "Order trend",
         "look" if hits else "ok",
-        sentence,
+        f"{n_holm} of {len(family)} tests are significant after Holm’s correction; in release"
+        f" order: {', '.join(hits) or 'none'}.",
         tuple(notes),
         (table,),
-        data={"cells": [_order_data(cell) for cell in found.orders]},
+        data={
+            "cells": [
+                {**asdict(cell), "p": cell.p, "at_floor": cell.at_floor} for cell in analysis.orders
+            ]
+        },
     )
 
 
-def _order_row(cell: OrderCell) -> Row:
-    header = cell.order if cell.control == PLAIN else f"{cell.order}, {cell.control}"
-    if cell.trend is None:
-        return Row(header, (Cell(f"{cell.n:,}"), Cell("refused"), *[Cell(formats.NOTHING)] * 3))
-    p = Cell(formats.p_value(cell.p), "floor" if cell.at_floor else "")
-    corrected = [Cell(formats.p_value(value)) for value in (cell.holm, cell.q)]
-    return Row(header, (Cell(f"{cell.n:,}"), Cell(formats.signed(cell.trend.rho)), p, *corrected))
-
-
-def _order_data(cell: OrderCell) -> dict[str, object]:
-    return {**asdict(cell), "p": cell.p, "at_floor": cell.at_floor}
-
-
-def _tail(found: CohortAnalysis) -> Section:
-    enriched = [one.model for one in found.tails if one.verdict in ("enriched", "unchecked")]
+def _tail(analysis: CohortAnalysis) -> Section:
+    enriched = [t.model for t in analysis.tails if t.verdict in ("enriched", "unchecked")]
     by_ranks = f"By ranks, whichever model is left out: {', '.join(enriched) or 'none'}."
-    if len(found.tail.models) < MIN_MODELS:
+    if len(analysis.tail.models) < MIN_MODELS:
         by_ranks = f"By ranks, fewer than {MIN_MODELS} models cannot tell."
-    flagged = [one.model for one in found.summaries if one.flagged]
-    sums = Table(
+    flagged = [summary.model for summary in analysis.summaries if summary.flagged]
+    sums = build_table(
         "tail",
         "Score minus the median of the other models’, as in the paper: quantiles in the scores’"
         " unit, items above 100. The paper flags a model with more than 5 %. It also fires on"
         " models that differ in gain alone.",
         "model",
-        tuple(map(Column, ("95 %", "99 %", "largest", "above 100, %", "flagged"))),
-        (("", tuple(_sum_row(one) for one in found.summaries)),),
+        [
+            ("95 %", lambda row: formats.number(row.q95)),
+            ("99 %", lambda row: formats.number(row.q99)),
+            ("largest", lambda row: formats.number(row.largest)),
+            ("above 100, %", lambda row: row.above[1]),
+            ("flagged", lambda row: "yes" if row.flagged else "no"),
+        ],
+        {"": [(_name(row.model, row.external), row) for row in analysis.summaries]},
     )
-    ranks = Table(
+
+    def p_cell(tail: GuardedTail) -> Cell:
+        return Cell(formats.p_value(tail.p), f"without {tail.left_out}" if tail.left_out else "")
+
+    ranks = build_table(
         "tail-ranks",
         "The same with ranks within each model, which removes gain and offset: items far above and"
         " far below the others, how many chance would give, and the largest p-value over all"
         " cohorts with one other model left out; Holm over models.",
         "model",
-        tuple(map(Column, ("above", "below", "expected", "p", "Holm", "verdict"))),
-        (("", tuple(_rank_row(one) for one in found.tails)),),
+        [
+            ("above", lambda tail: tail.upper),
+            ("below", lambda tail: tail.lower),
+            ("expected", lambda tail: formats.decimals(tail.expected, 1)),
+            ("p", p_cell),
+            ("Holm", lambda tail: formats.p_value(tail.p_holm)),
+            ("verdict", lambda tail: tail.verdict.replace("_", " ")),
+        ],
+        {"": [(_name(tail.model, tail.external), tail) for tail in analysis.tails]},
     )
     return Section(
         "tail",
@@ -285,98 +370,72 @@ def _tail(found: CohortAnalysis) -> Section:
             " without having seen any.",
         ),
         (sums, ranks),
-        data={
-            "summaries": found.summaries,
-            "tails": found.tails,
-        },
+        data={"summaries": analysis.summaries, "tails": analysis.tails},
     )
 
 
-def _sum_row(one: TailSummary) -> Row:
-    values = [Cell(formats.number(v)) for v in (one.q95, one.q99, one.largest)]
-    cells = (*values, rate_cell(one.above[1]), Cell("yes" if one.flagged else "no"))
-    return Row(_name(one.model, one.external), cells)
+def _top_k(analysis: CohortAnalysis) -> Section:
+    overlaps = analysis.overlaps
+    hits = [pair for pair in overlaps if pair.p_holm <= analysis.level]
+    k = overlaps[0].k
 
+    def header(pair: PairOverlap) -> str:
+        external = f" ({pair.n_external} external)" if pair.n_external else ""
+        return f"{' and '.join(pair.models)}{external}"
 
-def _rank_row(one: GuardedTail) -> Row:
-    cells = (
-        Cell(str(one.upper)),
-        Cell(str(one.lower)),
-        Cell(formats.decimals(one.expected, 1)),
-        Cell(formats.p_value(one.p), f"without {one.left_out}" if one.left_out else ""),
-        Cell(formats.p_value(one.p_holm)),
-        Cell(one.verdict.replace("_", " ")),
-    )
-    return Row(_name(one.model, one.external), cells)
+    def expected(pair: PairOverlap) -> str:
+        return "" if pair.expected_within is None else formats.decimals(pair.expected_within)
 
-
-def _top_k(found: CohortAnalysis) -> Section:
-    hits = [pair for pair in found.overlaps if pair.p_holm <= found.level]
-    shared = [pair for pair in hits if pair.n_external]
-    k = found.overlaps[0].k
-    heads = ["shared", "chance", "lift", "Jaccard", "p", "Holm"]
-    if found.factors:
-        heads += ["expected within strata", "p within strata"]
-    table = Table(
+    columns: list[tuple[str, Callable[[PairOverlap], str]]] = [
+        ("shared", lambda pair: f"{pair.intersection}/{pair.k}"),
+        ("chance", lambda pair: formats.decimals(pair.chance)),
+        ("lift", lambda pair: formats.decimals(pair.lift, 1)),
+        ("Jaccard", lambda pair: formats.decimals(pair.jaccard, 3)),
+        ("p", lambda pair: formats.p_value(pair.p)),
+        ("Holm", lambda pair: formats.p_value(pair.p_holm)),
+    ]
+    if analysis.factors:
+        columns.append(("expected within strata", expected))
+        columns.append(("p within strata", lambda pair: formats.p_value(pair.p_within)))
+    table = build_table(
         "top-k",
         f"Items among the {k} highest of both models, each ranked by its own score. Chance: the"
         " number expected; lift: shared over chance; Jaccard: shared over all that are in either."
         " p: hypergeometric, Holm over pairs; within strata: of the factors.",
         "models",
-        tuple(map(Column, heads)),
-        (("", tuple(_pair_row(pair, len(heads)) for pair in found.overlaps)),),
+        columns,
+        {"": [(header(pair), pair) for pair in overlaps]},
     )
     return Section(
         "top-k",
         "Shared top items",
         "look" if hits else "ok",
-        f"{len(hits)} of {len(found.overlaps)} pairs of models share more of their top {k} than"
-        f" chance; {len(shared)} of these with an external model.",
+        f"{len(hits)} of {len(overlaps)} pairs of models share more of their top {k} than"
+        f" chance; {sum(pair.n_external > 0 for pair in hits)} of these with an external model.",
         ("Models share what any model finds easy: compare pairs with an external model.",),
         (table,),
-        data={"pairs": found.overlaps},
+        data={"pairs": overlaps},
     )
 
 
-def _pair_row(pair: PairOverlap, n_columns: int) -> Row:
-    cells = [
-        Cell(f"{pair.intersection}/{pair.k}"),
-        Cell(formats.decimals(pair.chance)),
-        Cell(formats.decimals(pair.lift, 1)),
-        Cell(formats.decimals(pair.jaccard, 3)),
-        Cell(formats.p_value(pair.p)),
-        Cell(formats.p_value(pair.p_holm)),
-    ]
-    if n_columns > len(cells):
-        expected = pair.expected_within
-        cells.append(Cell(formats.NOTHING if expected is None else formats.decimals(expected)))
-        cells.append(Cell(formats.p_value(pair.p_within)))
-    external = f" ({pair.n_external} external)" if pair.n_external else ""
-    return Row(f"{' and '.join(pair.models)}{external}", tuple(cells))
-
-
-def _subpopulations(found: CohortAnalysis) -> Section:
-    complete = found.tail.complete()
-    flags = np.zeros(found.tail.scores.shape, bool)
-    flags[complete] = upper_tail(found.tail.scores[complete])
-    factors = {
-        name: [str(value) for value in found.tail.covariates[name]] for name in found.factors
-    }
-    images = found.tail.covariates.get("image")
+def _subpopulations(analysis: CohortAnalysis) -> Section:
+    tail = analysis.tail
+    complete = tail.complete()
+    flags = np.zeros(tail.scores.shape, bool)
+    flags[complete] = upper_tail(tail.scores[complete])
+    factors = {name: [str(value) for value in tail.covariates[name]] for name in analysis.factors}
+    images = tail.covariates.get("image")
     pictures = None if images is None else [str(image) for image in images]
-    strata = subpopulations(flags, found.tail.models, factors, pictures=pictures)
-    pairs = models_within_strata(flags, found.tail.models, factors)
-    differ = [
+    strata = subpopulations(flags, tail.models, factors, pictures=pictures)
+    pairs = models_within_strata(flags, tail.models, factors)
+    uneven = [
         f"{s.factor} {s.name}"
         for s in strata
-        if any(
-            (share.q_value if share.q_value is not None else 1.0) <= found.level
-            for share in s.shares
-        )
+        if any(share.q_value is not None and share.q_value <= analysis.level for share in s.shares)
     ]
     n_tested = sum(not s.small for s in strata)
-    if differ:
-        sentence = f"The tail is uneven over strata: {', '.join(differ)}."
+    if uneven:
+        sentence = f"The tail is uneven over strata: {', '.join(uneven)}."
     elif n_tested:
         sentence = f"No difference found between {n_tested} strata and the rest of their factors."
     else:
@@ -384,7 +443,7 @@ def _subpopulations(found: CohortAnalysis) -> Section:
     return Section(
         "subpopulations",
         "Subpopulations",
-        "look" if differ else "ok",
+        "look" if uneven else "ok",
         sentence,
         ("A tail in one kind of item, such as yes-or-no questions, speaks for calibration.",),
         (
@@ -392,4 +451,54 @@ def _subpopulations(found: CohortAnalysis) -> Section:
             within_strata_table(pairs),
         ),
         data={"strata": strata, "models": pairs},
+    )
+
+
+def subpopulation_table(strata: Sequence[Stratum], flag: str) -> Table:
+    """Return flagged shares by stratum and model; ``flag`` says what flags an item."""
+
+    def share(number: int) -> Callable[[Stratum], Cell]:
+        def cell(stratum: Stratum) -> Cell:
+            share = stratum.shares[number]
+            rate = rate_cell(share.rate)
+            q = "" if share.q_value is None else f", q {formats.p_value(share.q_value)}"
+            return Cell(rate.text, f"{rate.small}{q}")
+
+        return cell
+
+    models = [share.model for share in strata[0].shares] if strata else []
+    by_factor = _grouped(strata, lambda stratum: stratum.factor)
+    return build_table(
+        "subpopulations",
+        f"Share of items with {flag}, by stratum. Strata of a factor sum to all items. q"
+        " (Benjamini-Hochberg over all shares shown): does the stratum differ from the rest of the"
+        f" factor. Strata under {MIN_ITEMS} items are marked small and not tested.",
+        "stratum",
+        [
+            ("n", lambda stratum: Cell(str(stratum.n), "small" if stratum.small else "")),
+            *((model, share(number)) for number, model in enumerate(models)),
+            ("largest difference", lambda stratum: formats.percent(stratum.spread)),
+        ],
+        {factor: [(s.name, s) for s in group] for factor, group in by_factor.items()},
+    )
+
+
+def within_strata_table(results: Sequence[ModelsWithinStrata]) -> Table:
+    """Return the Cochran-Mantel-Haenszel tests, one row for each factor and pair of models."""
+    by_factor = _grouped(results, lambda result: result.factor)
+    return build_table(
+        "models_within_strata",
+        "Cochran-Mantel-Haenszel test of flag by model, given the stratum; p corrected by Holm. It"
+        " takes the models’ items as independent samples, which is cautious for models that flag"
+        " the same items.",
+        "models",
+        [
+            ("odds ratio", lambda result: formats.decimals(result.odds_ratio)),
+            ("p", lambda result: formats.p_value(result.p_value)),
+            ("p corrected", lambda result: formats.p_value(result.p_adjusted)),
+        ],
+        {
+            factor: [(" against ".join(result.models), result) for result in group]
+            for factor, group in by_factor.items()
+        },
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -129,19 +129,34 @@ def subpopulations(
     [('CLOSED', 256, 416), ('OPEN', 0, 645)]
     """
     flagged = _checked(flags, models, factors)
-    units = [str(at) for at in range(len(flagged))] if pictures is None else list(pictures)
-    if len(units) != len(flagged):
-        raise DataError(f"{len(flagged)} items, but pictures of {len(units)}")
+    n_items = len(flagged)
+    units = np.array(range(n_items) if pictures is None else pictures, dtype=str)
+    if len(units) != n_items:
+        raise DataError(f"{n_items} items, but pictures of {len(units)}")
     strata = []
-    for factor, values in factors.items():
-        names = np.array([value or NONE for value in values])
-        for name in sorted(set(names.tolist())):
-            inside = names == name
+    for factor, items_by_name in _strata(factors):
+        for name, in_stratum in items_by_name:
             shares = tuple(
-                _share(model, flagged[:, at], inside, units) for at, model in enumerate(models)
+                Share(
+                    model,
+                    _rate(flagged[in_stratum, column], units[in_stratum]),
+                    _rate(flagged[~in_stratum, column], units[~in_stratum]),
+                    _score_test(flagged[:, column], in_stratum, units),
+                )
+                for column, model in enumerate(models)
             )
-            strata.append(_stratum(factor, name, shares, min_items))
-    return _with_q_values(strata)
+            n = int(in_stratum.sum())
+            values = [share.rate.k / n for share in shares] or [0.0]
+            spread = max(values) - min(values)
+            strata.append(Stratum(factor, name, n, n < min_items, shares, spread))
+    family = [share.p_value for s in strata if not s.small for share in s.shares]
+    q_values = iter(adjust_p_values(family, "benjamini-hochberg"))
+    return [
+        s
+        if s.small
+        else replace(s, shares=tuple(replace(share, q_value=next(q_values)) for share in s.shares))
+        for s in strata
+    ]
 
 
 def models_within_strata(
@@ -153,15 +168,14 @@ def models_within_strata(
     """
     flagged = _checked(flags, models, factors)
     results = []
-    for factor, values in factors.items():
-        names = np.array([value or NONE for value in values])
+    for factor, items_by_name in _strata(factors):
         for a, b in itertools.combinations(range(len(models)), 2):
             tables = [
                 [
                     [int(column.sum()), int((~column).sum())]
-                    for column in (flagged[names == name, a], flagged[names == name, b])
+                    for column in (flagged[in_stratum, a], flagged[in_stratum, b])
                 ]
-                for name in sorted(set(names.tolist()))
+                for _, in_stratum in items_by_name
             ]
             odds, p = _cochran_mantel_haenszel(tables)
             results.append(ModelsWithinStrata(factor, (models[a], models[b]), odds, p))
@@ -184,52 +198,26 @@ def _cochran_mantel_haenszel(tables: Sequence[Sequence[Sequence[int]]]) -> tuple
     return odds, float(stratified.test_null_odds(correction=True).pvalue)
 
 
-def _share(model: str, flags: Flags, inside: Flags, units: Sequence[str]) -> Share:
-    return Share(
-        model=model,
-        rate=_rate(flags[inside], [u for u, i in zip(units, inside, strict=True) if i]),
-        rest=_rate(flags[~inside], [u for u, i in zip(units, inside, strict=True) if not i]),
-        p_value=_score_test(flags, inside, units),
-    )
-
-
-def _rate(flags: Flags, units: Sequence[str]) -> Rate:
+def _rate(flags: Flags, units: NDArray[np.str_]) -> Rate:
     k, n = int(flags.sum()), len(flags)
-    if n == 0 or len(set(units)) == n:
+    if n == 0 or len(set(units.tolist())) == n:
         return Rate.wilson(k, n)
-    return Rate.wilson(k, n, n / design_effect(flags.astype(float).tolist(), units))
+    return Rate.wilson(k, n, n / design_effect(flags.astype(float).tolist(), units.tolist()))
 
 
-def _score_test(flags: Flags, inside: Flags, units: Sequence[str]) -> float:
+def _score_test(flags: Flags, in_stratum: Flags, units: NDArray[np.str_]) -> float:
     """Return the two-sided p of "inside and outside are flagged alike", units being independent."""
-    n_inside, n_outside = int(inside.sum()), int((~inside).sum())
-    _, unit = np.unique(np.asarray(units, dtype=str), return_inverse=True)
+    n_stratum, n_rest = int(in_stratum.sum()), int((~in_stratum).sum())
+    _, unit = np.unique(units, return_inverse=True)
     n_units = int(unit.max(initial=-1)) + 1
-    if not n_inside or not n_outside or n_units < 2 or flags.all() or not flags.any():
+    if not n_stratum or not n_rest or n_units < 2 or flags.all() or not flags.any():
         return 1.0
-    weights = np.where(inside, 1 / n_inside, -1 / n_outside)
+    weights = np.where(in_stratum, 1 / n_stratum, -1 / n_rest)
     totals = np.bincount(unit, weights=weights * (flags - flags.mean()))
     variance = float((totals**2).sum()) * n_units / (n_units - 1)
     if variance == 0:
         return 1.0
     return float(2 * stats.t.sf(abs(float(totals.sum())) / variance**0.5, n_units - 1))
-
-
-def _stratum(factor: str, name: str, shares: tuple[Share, ...], min_items: int) -> Stratum:
-    n = shares[0].rate.n if shares else 0
-    values = [share.rate.k / n for share in shares] if n else [0.0]
-    return Stratum(factor, name, n, n < min_items, shares, max(values) - min(values))
-
-
-def _with_q_values(strata: Sequence[Stratum]) -> list[Stratum]:
-    family = [share.p_value for s in strata if not s.small for share in s.shares]
-    q_values = iter(adjust_p_values(family, "benjamini-hochberg"))
-    return [
-        s
-        if s.small
-        else replace(s, shares=tuple(replace(share, q_value=next(q_values)) for share in s.shares))
-        for s in strata
-    ]
 
 
 def _checked(
@@ -242,3 +230,10 @@ def _checked(
         if len(values) != len(flagged):
             raise DataError(f"factor {factor}: {len(values)} values for {len(flagged)} items")
     return flagged
+
+
+def _strata(factors: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, list[tuple[str, Flags]]]]:
+    """Yield each factor with its strata, in the order of their names, and their items."""
+    for factor, values in factors.items():
+        names = np.array([value or NONE for value in values])
+        yield factor, [(name, names == name) for name in sorted(set(names.tolist()))]

@@ -96,8 +96,8 @@ def cohort_deltas(scores: Array) -> Array:
     [8.5, -1.5, 0.0]
     """
     columns = range(scores.shape[1])
-    others = [np.median(np.delete(scores, column, axis=1), axis=1) for column in columns]
-    return np.asarray(scores - np.stack(others, axis=1))
+    medians = [np.median(np.delete(scores, column, axis=1), axis=1) for column in columns]
+    return np.asarray(scores - np.stack(medians, axis=1))
 
 
 def rank_scores(scores: Array) -> Array:
@@ -174,29 +174,22 @@ def guarded_tails(cohort: Cohort, *, alpha: float = ALPHA) -> list[GuardedTail]:
     tests, the left-out models and the external models are ours.
     """
     scores, n_missing = _complete(cohort)
-    results = [
-        _with_each_left_out(cohort.models, column, scores, n_missing, cohort.external)
-        for column in range(len(cohort.models))
-    ]
-    holm = adjust_p_values([result.p for result in results], "holm")
-    fires = any(
-        result.external and max(result.p_exchangeable, result.p_symmetric) <= alpha
-        for result in results
+    tails = [_tail(cohort, column, scores, n_missing) for column in range(len(cohort.models))]
+    external_fires = any(
+        tail.external and max(tail.p_exchangeable, tail.p_symmetric) <= alpha for tail in tails
     )
-    return [
-        replace(result, p_holm=p, verdict=_verdict(cohort, p <= alpha, fires))
-        for result, p in zip(results, holm, strict=True)
-    ]
 
+    def verdict(p: float) -> Verdict:
+        if len(cohort.models) < MIN_MODELS:
+            return "inconclusive"
+        if external_fires:
+            return "artefact_suspected"
+        if p > alpha:
+            return "not_detected"
+        return "enriched" if cohort.external else "unchecked"
 
-def _verdict(cohort: Cohort, enriched: bool, external_fires: bool) -> Verdict:
-    if len(cohort.models) < MIN_MODELS:
-        return "inconclusive"
-    if external_fires:
-        return "artefact_suspected"
-    if not enriched:
-        return "not_detected"
-    return "enriched" if cohort.external else "unchecked"
+    holm = adjust_p_values([tail.p for tail in tails], "holm")
+    return [replace(t, p_holm=p, verdict=verdict(p)) for t, p in zip(tails, holm, strict=True)]
 
 
 def _complete(cohort: Cohort) -> tuple[Array, int]:
@@ -209,25 +202,25 @@ def _complete(cohort: Cohort) -> tuple[Array, int]:
     return cohort.scores[complete], int((~complete).sum())
 
 
-def _with_each_left_out(
-    models: list[str], column: int, scores: Array, n_missing: int, external: frozenset[str]
-) -> GuardedTail:
-    upper, lower, expected, exchangeable, symmetric = _tail_tests(rank_scores(scores), column)
+def _tail(cohort: Cohort, column: int, scores: Array, n_missing: int) -> GuardedTail:
+    """Return a model's tail before the correction over models."""
+    upper, lower, n_expected, exchangeable, symmetric = _tail_tests(rank_scores(scores), column)
     p, left_out = max(exchangeable, symmetric), ""
-    others = [i for i in range(len(models)) if i != column]
-    for other in others if len(models) >= MIN_MODELS else []:
-        ranks = rank_scores(np.delete(scores, other, axis=1))
-        without = max(_tail_tests(ranks, column - (other < column))[3:])
-        if without > p:
-            p, left_out = without, models[other]
+    for left_out_column, name in enumerate(cohort.models):
+        if left_out_column == column or len(cohort.models) < MIN_MODELS:
+            continue
+        ranks = rank_scores(np.delete(scores, left_out_column, axis=1))
+        p_without = max(_tail_tests(ranks, column - (left_out_column < column))[3:])
+        if p_without > p:
+            p, left_out = p_without, name
     return GuardedTail(
-        model=models[column],
-        external=models[column] in external,
+        model=cohort.models[column],
+        external=cohort.models[column] in cohort.external,
         n=len(scores),
         n_missing=n_missing,
         upper=upper,
         lower=lower,
-        expected=expected,
+        expected=n_expected,
         p=p,
         p_holm=p,
         p_exchangeable=exchangeable,

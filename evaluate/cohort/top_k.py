@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +15,8 @@ from flipbench.core.randomness import generator
 
 from ..statistics.paired import adjust_p_values
 from .cohort import Array, Cohort, strata_of
-from .tail_enrichment import cohort_deltas
 
 K = 25
-Ranking = Literal["score", "cohort delta"]
-BY_CONSTRUCTION = (
-    "overlap by construction: both models subtract nearly the same cohort median, so they share"
-    " the items on which it is low"
-)
 
 
 @dataclass(frozen=True)
@@ -36,8 +29,7 @@ class PairOverlap:
     n_external : int
         How many of the two are external (0, 1 or 2): their overlap shows what any models share.
     ranking : str
-        "score": each model's own; "cohort delta": score minus the other models' median, for
-        comparison with the paper only (see ``note``).
+        "score": each model is ranked by its own.
     n, n_missing, k : int
         Items that both models have a score for, those that they do not, and K.
     n_tied : tuple of int
@@ -52,7 +44,6 @@ class PairOverlap:
 
     models: tuple[str, str]
     n_external: int
-    ranking: Ranking
     n: int
     n_missing: int
     k: int
@@ -63,6 +54,7 @@ class PairOverlap:
     expected_within: float | None = None
     p_within: float | None = None
     p_within_holm: float | None = None
+    ranking: str = "score"
 
     @property
     def union(self) -> int:
@@ -84,11 +76,6 @@ class PairOverlap:
         """Intersection over chance."""
         return self.intersection / self.chance
 
-    @property
-    def note(self) -> str:
-        """What has to be printed with the overlap; empty for a model's own score."""
-        return BY_CONSTRUCTION if self.ranking == "cohort delta" else ""
-
 
 def chance_overlap(n: int, k: int = K) -> float:
     """Return the expected overlap of two random choices of k among n items.
@@ -109,7 +96,7 @@ def overlap_p(n: int, k: int, intersection: int) -> float:
 
 
 def stratified_overlap(
-    first: NDArray[np.int64], second: NDArray[np.int64], stratum: NDArray[np.int64]
+    first_choice: NDArray[np.int64], second_choice: NDArray[np.int64], stratum: NDArray[np.int64]
 ) -> tuple[float, float]:
     """Return (expected overlap, p) if both choices are random within strata.
 
@@ -126,16 +113,16 @@ def stratified_overlap(
     (2.0, 1.0)
     """
     sizes = np.bincount(stratum)
-    in_first = np.bincount(stratum[first], minlength=len(sizes))
-    in_second = np.bincount(stratum[second], minlength=len(sizes))
+    in_first = np.bincount(stratum[first_choice], minlength=len(sizes))
+    in_second = np.bincount(stratum[second_choice], minlength=len(sizes))
     distribution = np.ones(1)
     for size, a, b in zip(sizes.tolist(), in_first.tolist(), in_second.tolist(), strict=True):
         if a and b:
             count = np.arange(min(a, b) + 1)
             distribution = np.convolve(distribution, stats.hypergeom.pmf(count, size, a, b))
-    intersection = len(np.intersect1d(first, second))
-    expected = float((in_first * in_second / np.maximum(sizes, 1)).sum())
-    return expected, min(1.0, float(distribution[intersection:].sum()))
+    intersection = len(np.intersect1d(first_choice, second_choice))
+    n_expected = float((in_first * in_second / np.maximum(sizes, 1)).sum())
+    return n_expected, min(1.0, float(distribution[intersection:].sum()))
 
 
 def top_k(values: Array, k: int, rng: np.random.Generator) -> tuple[NDArray[np.int64], int]:
@@ -158,7 +145,6 @@ def pair_overlaps(
     k: int = K,
     seed: int = 0,
     strata: Sequence[str] = (),
-    ranking: Ranking = "score",
 ) -> list[PairOverlap]:
     """Return the overlap of every pair of models, with Holm's correction over the pairs.
 
@@ -188,13 +174,8 @@ def pair_overlaps(
                 f"cohort {cohort.benchmark!r}: there is no covariate {name!r} (there are:"
                 f" {', '.join(cohort.covariates) or 'none'})"
             )
-    scores = cohort.scores
-    if ranking == "cohort delta":
-        scores = np.full_like(scores, np.nan)
-        complete = cohort.complete()
-        scores[complete] = cohort_deltas(cohort.scores[complete])
     pairs = [
-        _overlap(cohort, scores, pair, k, seed, strata, ranking)
+        _overlap(cohort, pair, k, seed, strata)
         for pair in itertools.combinations(range(len(cohort.models)), 2)
     ]
     holm = adjust_p_values([pair.p for pair in pairs], "holm")
@@ -206,44 +187,41 @@ def pair_overlaps(
 
 
 def _overlap(
-    cohort: Cohort,
-    scores: Array,
-    pair: tuple[int, int],
-    k: int,
-    seed: int,
-    strata: Sequence[str],
-    ranking: Ranking,
+    cohort: Cohort, pair: tuple[int, int], k: int, seed: int, strata: Sequence[str]
 ) -> PairOverlap:
     names = (cohort.models[pair[0]], cohort.models[pair[1]])
-    both = np.asarray(~np.isnan(scores[:, pair]).any(axis=1))
-    n = int(both.sum())
+    is_common = np.asarray(~np.isnan(cohort.scores[:, pair]).any(axis=1))
+    n = int(is_common.sum())
     if n <= k:
         raise DataError(
             f"cohort {cohort.benchmark!r}: {names[0]!r} and {names[1]!r} have {n} items in common,"
             f" which is not more than k = {k}; take a smaller k"
         )
-    chosen = [
-        top_k(scores[both, column], k, generator(seed, f"{cohort.benchmark}\x00{name}", "top-k"))
+    (a, tied_a), (b, tied_b) = (
+        top_k(
+            cohort.scores[is_common, column],
+            k,
+            generator(seed, f"{cohort.benchmark}\x00{name}", "top-k"),
+        )
         for column, name in zip(pair, names, strict=True)
-    ]
-    (first, tied_first), (second, tied_second) = chosen
-    intersection = len(np.intersect1d(first, second))
+    )
+    n_expected = p_within = None
+    if strata:
+        columns = [strata_of(cohort.covariates[name][is_common]) for name in strata]
+        stratum = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].ravel()
+        n_expected, p_within = stratified_overlap(a, b, stratum.astype(np.int64))
+    intersection = len(np.intersect1d(a, b))
     p = overlap_p(n, k, intersection)
-    result = PairOverlap(
+    return PairOverlap(
         models=names,
         n_external=len(cohort.external.intersection(names)),
-        ranking=ranking,
         n=n,
-        n_missing=len(both) - n,
+        n_missing=len(is_common) - n,
         k=k,
-        n_tied=(tied_first, tied_second),
+        n_tied=(tied_a, tied_b),
         intersection=intersection,
         p=p,
         p_holm=p,
+        expected_within=n_expected,
+        p_within=p_within,
     )
-    if not strata:
-        return result
-    combined = [strata_of(cohort.covariates[name][both]) for name in strata]
-    stratum = np.unique(np.stack(combined, axis=1), axis=0, return_inverse=True)[1].ravel()
-    expected, p_within = stratified_overlap(first, second, stratum.astype(np.int64))
-    return replace(result, expected_within=expected, p_within=p_within)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from typing import TypeVar
 
 from flipbench.core.rates import Rate
 from flipbench.core.records import Interval
 from flipbench.reporting import formats
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,67 @@ class Table:
         """Return the group headers from left to right with the number of columns under each."""
         runs = groupby(self.columns, key=lambda column: column.group)
         return [(group, len(list(columns))) for group, columns in runs]
+
+
+Content = Cell | Rate | str | int | None
+"""What a column's function returns: None and "" become a dash."""
+
+
+def text_column(header: str, group: str = "") -> Column:
+    """Return a column of words."""
+    return Column(header, group, numeric=False)
+
+
+def build_table(
+    key: str,
+    caption: str,
+    stub: str,
+    columns: Sequence[tuple[Column | str, Callable[[T], Content]]],
+    groups: Mapping[str, Iterable[tuple[str, T]]],
+    about: Callable[[T], str] = lambda row: "",
+) -> Table:
+    """Return a table from column specifications: each has a header and the content of a row.
+
+    Parameters
+    ----------
+    groups : mapping of str to iterable of (str, T)
+        Rows with their headers, by the name of their group; empty groups are left out.
+    about : callable
+        Returns the table that a row links to.
+
+    Examples
+    --------
+    >>> table = build_table("k", "", "n", [("double", lambda n: 2 * n)], {"": [("one", 1)]})
+    >>> table.rows[0]
+    Row(header='one', cells=(Cell(text='2', small='', mark='', opens=''),), about='')
+    """
+    filled = {
+        name: tuple(
+            Row(header, tuple(as_cell(content(row)) for _, content in columns), about(row))
+            for header, row in rows
+        )
+        for name, rows in groups.items()
+    }
+    return Table(
+        key,
+        caption,
+        stub,
+        tuple(Column(column) if isinstance(column, str) else column for column, _ in columns),
+        tuple((name, rows) for name, rows in filled.items() if rows),
+    )
+
+
+def as_cell(content: Content) -> Cell:
+    """Return a cell with a text, a number, or a rate; a dash for None and "".
+
+    >>> as_cell(""), as_cell(3).plain()
+    (Cell(text='–', small='', mark='', opens=''), '3')
+    """
+    if isinstance(content, Cell):
+        return content
+    if isinstance(content, Rate):
+        return rate_cell(content)
+    return Cell(formats.NOTHING if content in (None, "") else str(content))
 
 
 def rate_cell(rate: Rate) -> Cell:

@@ -41,7 +41,7 @@ def write(tmp_path: Path, text: str) -> Path:
 def test_long_and_wide_files_give_the_same_cohort(tmp_path: Path, text: str) -> None:
     cohort = read_cohort(write(tmp_path, text), external=["b"])
     assert (cohort.benchmark, cohort.item_ids) == ("scores", ["q1", "q2", "q3"])
-    assert (cohort.models, cohort.targets) == (["a", "b"], ["a"])
+    assert cohort.models == ["a", "b"]
     assert cohort.external == frozenset("b")
     np.testing.assert_equal(cohort.scores, [[-1, -4], [np.nan, -5], [-3, -7.5]])
     assert cohort.covariates["answer_type"].tolist() == ["open", "closed", "open"]
@@ -102,13 +102,6 @@ def test_files_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 def test_a_matrix_that_is_no_cohort_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(DataError, match=message):
         cohort_of([[1, 2], [3, 4]], **changes)
-
-
-def test_a_model_is_left_out_with_its_role() -> None:
-    cohort = cohort_of([[1, 2, 3], [4, 5, 7]], external=frozenset({"m1"}))
-    assert cohort.without("m1").models == ["m0", "m2"]
-    assert cohort.without("m1").external == frozenset()
-    assert cohort.without("m0").scores.tolist() == [[2, 3], [5, 7]]
 
 
 def test_strata_are_categories_or_bins() -> None:

@@ -43,7 +43,7 @@ def test_the_rank_tail_is_quiet_and_the_published_flag_is_an_artefact(
     found: CohortAnalysis,
 ) -> None:
     assert {tail.verdict for tail in found.tails} == {"not_detected"}
-    status = {(one.result.rule, one.result.model): one.status for one in found.falsified}
+    status = found.rules.set_index(["rule", "model"])["status"].to_dict()
     models = found.tail.models
     assert {status[PAPER_TAIL, model] for model in models} == {"artefact_suspected"}
     assert {status[RANK_TAIL, model] for model in models} == {"not_significant"}
@@ -53,8 +53,8 @@ def test_shared_top_items_are_an_artefact_of_shared_ease(found: CohortAnalysis) 
     """Models of gain 1 share their easiest items, with the one that has seen nothing as well."""
     shared = [pair for pair in found.overlaps if pair.p_holm <= 0.05]
     assert any(pair.n_external for pair in shared)
-    top = [one for one in found.falsified if one.result.rule == TOP_K]
-    assert {one.status for one in top} == {"artefact_suspected"}
+    top = found.rules[found.rules["rule"] == TOP_K]
+    assert set(top["status"]) == {"artefact_suspected"}
 
 
 def test_random_flags_and_strata_show_nothing(cohort: Cohort) -> None:

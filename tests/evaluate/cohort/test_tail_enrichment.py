@@ -17,6 +17,7 @@ from flipbench.evaluate.cohort.tail_enrichment import (
     rank_scores,
     tail_summaries,
 )
+from tests.evaluate.cohort.conftest import without
 
 
 def cohort_of(scores: Array, external: tuple[str, ...] = ()) -> Cohort:
@@ -139,8 +140,8 @@ def test_a_verdict_that_one_other_model_makes_does_not_hold() -> None:
     held = guarded_tails(cohort_of(scores))[0]
     assert held.p >= max(held.p_exchangeable, held.p_symmetric)
     for other in range(1, 4):
-        without = guarded_tails(cohort_of(scores).without(f"m{other}"))[0]
-        assert max(without.p_exchangeable, without.p_symmetric) <= held.p
+        of_others = guarded_tails(without(cohort_of(scores), f"m{other}"))[0]
+        assert max(of_others.p_exchangeable, of_others.p_symmetric) <= held.p
     assert held.left_out in ("", "m1", "m2", "m3")
 
 

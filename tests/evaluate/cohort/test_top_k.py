@@ -129,18 +129,6 @@ def test_holm_is_over_the_pairs() -> None:
     assert smallest.p_holm == pytest.approx(min(1, 6 * smallest.p))
 
 
-def test_differences_from_the_cohort_overlap_by_construction() -> None:
-    """Two independent models share the items on which the three others are low."""
-    draw = np.random.default_rng(3)
-    shared, scores = 50 * draw.normal(size=1_000), draw.normal(size=(1_000, 5))
-    scores[:, 2:] += shared[:, None]
-    cohort = cohort_of(scores)
-    own, delta = pair_overlaps(cohort)[0], pair_overlaps(cohort, ranking="cohort delta")[0]
-    assert own.models == delta.models == ("m0", "m1")
-    assert own.intersection <= 3 and own.note == ""
-    assert delta.intersection >= 20 and "by construction" in delta.note
-
-
 def test_items_that_one_of_a_pair_lacks_are_counted() -> None:
     scores = rng().normal(size=(60, 3))
     scores[:8, 1] = np.nan

@@ -4,11 +4,12 @@ from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from flipbench.core.errors import DataError
-from flipbench.evaluate.cohort.falsification import RuleResult, count_external, falsify
+from flipbench.evaluate.cohort.falsification import count_external, falsify
 from flipbench.evaluate.cohort.top_k import overlap_p
 from flipbench.evaluate.published.consistency import possible_counts
 from studies.published.__main__ import app
@@ -149,11 +150,12 @@ def test_an_external_baseline_is_itself_significant() -> None:
 
 
 def test_falsification_leaves_slake_and_omnimedvqa() -> None:
-    results = [RuleResult("order trend", r.bench, r.model, p=p_of(r)) for r in TREND]
+    rows = [("order trend", r.bench, r.model, p_of(r), None) for r in TREND]
+    results = pd.DataFrame(rows, columns=["rule", "benchmark", "model", "p", "flag"])
     external = {row.model for row in TREND if row.external}
     falsified = falsify(results, external)
-    assert str(count_external(falsified)) == "1 of 4 rules fired on external baselines"
-    by_model = {(row.result.benchmark, row.result.model): row.status for row in falsified}
+    assert count_external(falsified) == (1, "1 of 4 rules fired on external baselines")
+    by_model = falsified.set_index(["benchmark", "model"])["status"].to_dict()
     assert by_model["pathvqa", "llava-onevision-qwen2-7b-ov-hf"] == "artefact_suspected"
     assert by_model["slake_en", "Qwen2.5-VL-7B-Instruct"] == "significant"
     assert list(by_model.values()).count("significant") == 6
