@@ -4,10 +4,9 @@
 
 All methods run in each repeat, in one process; the table shows medians and the ratio to the
 baseline of the same run. The stage only creates its records, so this is the worst case: a real
-batch takes seconds, and is on disk (fsync) before the next starts. Batches that take less are
-flushed together; the rows in which each is flushed, and none, show what that saves. A second table
-shows, for images of noise of 512 x 512 pixels, what it costs to flush each to disk and to check
-each against its hash.
+batch takes seconds. Each is on disk (fsync) before the next starts; one row leaves that out. A
+second table shows, for images of noise of 512 x 512 pixels, what it costs to flush each to disk and
+to check each against its hash.
 """
 
 from __future__ import annotations
@@ -87,11 +86,6 @@ def staged(n: int, batch_size: int, folder: Path) -> None:
         run_stage(Captions(), range(n), run, StageOptions(batch_size=batch_size, progress=False))
 
 
-def staged_each_flushed(n: int, batch_size: int, folder: Path) -> None:
-    with mock.patch("flipbench.core.run.FLUSH_SECONDS", 0.0):
-        staged(n, batch_size, folder)
-
-
 def staged_unsynced(n: int, batch_size: int, folder: Path) -> None:
     with mock.patch.object(os, "fsync"):
         staged(n, batch_size, folder)
@@ -166,7 +160,6 @@ METHODS: dict[str, Callable[[int, int, Path], None]] = {
     "plain JSON lines, no records, no fsync": json_lines,
     "run_stage": staged,
     "run_stage again, all done": resumed,
-    "run_stage, each batch flushed by itself": staged_each_flushed,
     "run_stage, fsync left out": staged_unsynced,
 }
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from flipbench.core.errors import DataError
+
 log = logging.getLogger(__name__)
 _TRY_EVERY = 0.2  # seconds
 _held: Counter[tuple[int, Path]] = Counter()
@@ -95,9 +97,9 @@ def _locked(folder: Path, name: str, work: str, *, is_shared: bool = False) -> I
         yield
         return
     with file:
-        if not _try(file, is_shared):
+        if not _try_lock(file, is_shared=is_shared):
             log.warning("%s: %s does '%s'; waiting for it", folder, _holder(file), work)
-            while not _try(file, is_shared):
+            while not _try_lock(file, is_shared=is_shared):
                 time.sleep(_TRY_EVERY)
         with contextlib.suppress(OSError):  # a full disk
             file.truncate(0)
@@ -106,13 +108,17 @@ def _locked(folder: Path, name: str, work: str, *, is_shared: bool = False) -> I
         yield
 
 
-def _try(file: IO[str], is_shared: bool) -> bool:
+def _try_lock(file: IO[str], *, is_shared: bool) -> bool:
+    """Lock a file, and return whether no other process has locked it."""
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # no locks here: opening the run's shards says so
-        return True
+    except OSError as error:
+        raise DataError(
+            f"{file.name}: the file system does not support locks ({error.strerror}); use a local"
+            " run directory"
+        ) from error
     return True
 
 

@@ -1,15 +1,13 @@
 """A run directory: append-only JSONL shards for each kind of record, and images by content.
 
-Killing the program at any moment loses at most the batch in flight; a power failure also loses the
-batches of the last `FLUSH_SECONDS`. Every writer locks a shard of its own; a dead writer's shard is
-taken over and its unfinished last line cut off. An unreadable line is skipped with a warning and
-its work redone.
+Every writer has shards of its own, and flushes each batch to disk before the next. Killing the
+program, or a power failure, at any moment loses at most the batch in flight. An unfinished last
+line is passed over, an unreadable line is skipped with a warning, and their work is redone.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import json
 import logging
@@ -43,8 +41,8 @@ from flipbench.core.records import Edit, Failure, Record
 
 log = logging.getLogger(__name__)
 R = TypeVar("R", bound=Record)
-FLUSH_SECONDS = 0.2
-"""How long batches of a stage that is faster than the disk wait, to be flushed together."""
+_TIMED = "shard-"
+"""How the name of a shard begins that has the time of its first record; earlier versions' don't."""
 _PACKAGES = (
     "torch",
     "torchvision",
@@ -82,7 +80,8 @@ class Run:
     ) -> None:
         self.path, self.share = Path(path), share
         self.images = ImageStore(self.path / "images")
-        self._shards: dict[tuple[int, str], _Shard] = {}
+        self._shards: dict[tuple[int, str], BinaryIO] = {}
+        self._appending = threading.Lock()
         if not read_only:
             self._check_writable()
 
@@ -98,15 +97,11 @@ class Run:
             ) from error
 
     def exclusive_lock(self, work: str) -> contextlib.AbstractContextManager[None]:
-        """Wait until no other process does ``work`` on this run, and keep it for this one."""
+        """Wait until no other process does ``work`` on this run, and keep others out of it."""
         return exclusive_lock(self.path, work, self.share)
 
-    def append(self, records: Sequence[Record], *, wait: bool = True) -> None:
-        """Write a batch of records and flush it to disk.
-
-        Once this returns, no kill of the process loses them. Without ``wait``, batches that follow
-        each other within `FLUSH_SECONDS` are flushed together, at most that time after they were
-        written; `flush` waits for it.
+    def append(self, records: Sequence[Record]) -> None:
+        """Write a batch of records and flush it to disk: once this returns, it is safe.
 
         Raises
         ------
@@ -120,37 +115,16 @@ class Run:
             key = os.getpid(), folder  # a forked process must not write to its parent's shard
             lines = printable_json("".join(record.model_dump_json() + "\n" for record in batch))
             try:
-                if key not in self._shards:
-                    mode = PRIVATE if batch[0].private else 0o666
-                    self._shards[key] = _Shard.open(self.path / folder, mode)
-                self._shards[key].write(lines.encode(), wait=wait)
+                with self._appending:
+                    if key not in self._shards:
+                        mode = PRIVATE if batch[0].private else 0o666
+                        self._shards[key] = _new_shard(self.path / folder, mode)
+                    _append(self._shards[key], lines.encode())
             except OSError as error:
-                raise self._unwritable(key, error) from error
-
-    def flush(self) -> None:
-        """Wait until all that was appended is on disk.
-
-        Raises
-        ------
-        DataError
-            If it cannot be; what was not flushed is taken back.
-        """
-        for key, shard in list(self._shards.items()):
-            try:
-                if key[0] == os.getpid():
-                    shard.flush()
-            except OSError as error:
-                raise self._unwritable(key, error) from error
-
-    def _unwritable(self, key: tuple[int, str], error: OSError) -> DataError:
-        if shard := self._shards.pop(key, None):
-            with contextlib.suppress(OSError):
-                shard.flush()
-            shard.file.close()
-        return DataError(
-            f"{self.path / key[1]}: cannot append ({error.strerror}); earlier records are safe:"
-            " free some disk space and run the same command again"
-        )
+                raise DataError(
+                    f"{self.path / folder}: cannot append ({error.strerror}); earlier records are"
+                    " safe: free some disk space and run the same command again"
+                ) from error
 
     def read(self, kind: type[R], partition: str = "", *, lost: bool = False) -> Iterator[R]:
         """Yield every record of a kind, or of one of its partitions, once, shard by shard.
@@ -159,23 +133,23 @@ class Run:
         its work counts as not done, and a later line for the same work takes its place. With
         ``lost``, edits without their image are included.
         """
-        seen: set[str] = set()
+        record_ids: set[str] = set()
         for line, path, number in self._lines(kind, partition):
             try:
                 record = kind.model_validate_json(line)
             except ValidationError as error:
-                first = error.errors()[0]
-                found = f"{first['loc']} {first['msg']}"
-                log.warning("%s:%d is set aside: %s", path, number, found)
+                problem = error.errors()[0]
+                reason = f"{problem['loc']} {problem['msg']}"
+                log.warning("%s:%d is set aside: %s", path, number, reason)
                 continue
-            if record.id in seen:
+            if record.id in record_ids:
                 continue
             if isinstance(record, Edit) and not lost and not self.images.has(record.image):
                 file = result_or_error(self.images.path, record.image)
                 state = "damaged" if isinstance(file, Path) and file.exists() else "missing"
                 log.warning("%s:%d is set aside: its image is %s", path, number, state)
                 continue
-            seen.add(record.id)
+            record_ids.add(record.id)
             yield record
 
     def ids(self, kind: type[Record], partition: str = "") -> set[str]:
@@ -192,12 +166,13 @@ class Run:
 
     def shards(self, kind: type[Record], partition: str = "") -> list[Path]:
         """Return the files that hold a kind, or one of its partitions, in reading order."""
-        return sorted((self.path / kind.kind / partition).rglob("*.jsonl"))
+        files = (self.path / kind.kind / partition).rglob("*.jsonl")
+        return sorted(files, key=lambda f: (f.name if f.name.startswith(_TIMED) else "", f))
 
     def open_failures(self, stage: str, done: set[str]) -> list[Failure]:
         """Return the last failure of each record of ``stage`` that is not in ``done``."""
-        last = {f.record_id: f for f in self.read(Failure) if f.stage == stage}
-        return [failure for record_id, failure in last.items() if record_id not in done]
+        latest = {f.record_id: f for f in self.read(Failure) if f.stage == stage}
+        return [failure for record_id, failure in latest.items() if record_id not in done]
 
     def write_provenance(self, resolved_config: str) -> None:
         """Write ``config.yaml`` and ``environment.json``; older, different versions are renamed.
@@ -211,10 +186,9 @@ class Run:
         _replace(self.path / "environment.json", json.dumps(environment(), indent=2) + "\n")
 
     def close(self) -> None:
-        """Flush and close the shards and release their locks; raises as `flush`."""
-        self.flush()
+        """Close the shards."""
         for shard in self._shards.values():
-            shard.file.close()
+            shard.close()
         self._shards.clear()
 
     def __enter__(self) -> Run:
@@ -228,100 +202,31 @@ class Run:
             with _open_shard(path) as file:
                 for number, line in enumerate(bounded_lines(file, path), 1):
                     if not line.endswith(b"\n"):
-                        break  # unfinished: the writer was killed or is still writing
+                        break  # unfinished: its writer was killed or is still writing
                     yield line, path, number
 
 
-class _Shard:
-    """One writer's file, locked while it is open."""
+def _new_shard(folder: Path, mode: int) -> BinaryIO:
+    """Create a writer's own file, whose name sorts after those of earlier writers."""
+    make_folder(folder)
+    name = f"{_TIMED}{time.time_ns()}-{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:6]}.jsonl"
+    descriptor = os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    flush_folder(folder)
+    return os.fdopen(descriptor, "wb", buffering=0)
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        self.path, self.file = path, file
-        self._turn = threading.Lock()
-        self._on_disk = file.seek(0, os.SEEK_END)  # bytes
-        self._flushed_at = -FLUSH_SECONDS
-        self._timer: threading.Timer | None = None  # flushes what nothing has flushed until then
-        self._failed: OSError | None = None  # why the timer could not
 
-    @classmethod
-    def open(cls, folder: Path, mode: int) -> _Shard:
-        make_folder(folder)
-        for path in sorted(folder.glob("*.jsonl")):
-            try:
-                file = path.open("r+b", buffering=0)
-            except PermissionError:  # another user's shard
-                continue
-            if _lock(file):
-                _cut_torn_line(file)
-                return cls(path, file)
-            file.close()
-        path = folder / f"{platform.node()}-{os.getpid()}-{uuid.uuid4().hex[:6]}.jsonl"
-        # renamed to a shard only once locked, so that no other writer can take it over
-        unlocked = path.with_suffix(".new")
-        unlocked.touch(mode, exist_ok=False)
-        file = unlocked.open("r+b", buffering=0)
-        if not _lock(file):
-            file.close()
-            unlocked.unlink()
-            raise DataError(
-                f"{path}: the file system does not support locks; use a local run directory"
-            )
-        unlocked.rename(path)
-        flush_folder(folder)
-        return cls(path, file)
-
-    def write(self, data: bytes, *, wait: bool) -> None:
-        with self._turn:
-            if self._failed:
-                raise self._failed
-            start = self.file.seek(0, os.SEEK_END)
-            try:
-                view = memoryview(data)
-                while view:
-                    view = view[self.file.write(view) :]
-            except OSError:
-                self._cut(start)
-                raise
-            idle = time.monotonic() - self._flushed_at
-            if wait or idle >= FLUSH_SECONDS:
-                self._flush()
-            elif self._timer is None:
-                self._timer = threading.Timer(FLUSH_SECONDS - idle, self._flush_late)
-                self._timer.daemon = True
-                self._timer.start()
-
-    def flush(self) -> None:
-        """Flush what waits for it."""
-        with self._turn:
-            if self._failed:
-                raise self._failed
-            if self._timer is not None:
-                self._flush()
-
-    def _flush_late(self) -> None:
-        with self._turn:
-            if self._timer is None or self.file.closed:  # flushed in the meantime
-                return
-            try:
-                self._flush()
-            except OSError as error:
-                self._failed = error
-
-    def _flush(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        try:
-            os.fsync(self.file.fileno())
-        except OSError:
-            self._cut(self._on_disk)  # it may be lost, so its work is redone
-            raise
-        self._on_disk = self.file.seek(0, os.SEEK_END)
-        self._flushed_at = time.monotonic()
-
-    def _cut(self, end: int) -> None:
+def _append(file: BinaryIO, data: bytes) -> None:
+    """Write a whole batch and flush it; or none of it, so that its work is redone."""
+    start = file.seek(0, os.SEEK_END)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[file.write(rest) :]
+        os.fsync(file.fileno())
+    except OSError:
         with contextlib.suppress(OSError):
-            self.file.truncate(end)
+            file.truncate(start)
+        raise
 
 
 def _open_shard(path: Path) -> BinaryIO:
@@ -334,36 +239,13 @@ def _open_shard(path: Path) -> BinaryIO:
         ) from error
 
 
-def _lock(file: BinaryIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
-def _cut_torn_line(file: BinaryIO) -> None:
-    end = file.seek(0, os.SEEK_END)
-    position = end
-    while position > 0:
-        start = max(0, position - 65536)
-        file.seek(start)
-        newline = file.read(position - start).rfind(b"\n")
-        if newline >= 0:
-            position = start + newline + 1
-            break
-        position = start
-    if position < end:
-        file.truncate(position)
-
-
 def _replace(path: Path, text: str) -> None:
     if path.exists():
-        old = path.read_bytes()
-        if old == text.encode():
+        old_content = path.read_bytes()
+        if old_content == text.encode():
             return
         backups = (path.with_name(f"{path.stem}.{n}{path.suffix}") for n in itertools.count(1))
-        write_atomically(next(backup for backup in backups if not backup.exists()), old)
+        write_atomically(next(backup for backup in backups if not backup.exists()), old_content)
     write_atomically(path, text)
 
 

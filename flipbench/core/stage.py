@@ -179,19 +179,16 @@ def _run(stage: Stage[In], inputs: Iterable[In], run: Run, options: StageOptions
         tasks = list(todo.items())
         size = options.executor.batch_size(stage.name, options.batch_size)
         batches = [tasks[start : start + size] for start in range(0, len(tasks), size)]
-        try:
-            for n_inputs, records, stop in options.executor.process(stage, batches):
-                run.append(records, wait=False)
-                if stop:
-                    raise stop
-                failures = [r for r in records if isinstance(r, Failure)]
-                report.failures += failures
-                report.n_done += len(records) - len(failures)
-                bar.update(n_inputs)
-                if report.failures:
-                    bar.set_postfix(failed=len(report.failures))
-        finally:
-            run.flush()
+        for n_inputs, records, stop in options.executor.process(stage, batches):
+            run.append(records)
+            if stop:
+                raise stop
+            failures = [r for r in records if isinstance(r, Failure)]
+            report.failures += failures
+            report.n_done += len(records) - len(failures)
+            bar.update(n_inputs)
+            if report.failures:
+                bar.set_postfix(failed=len(report.failures))
     return report
 
 

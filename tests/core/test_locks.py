@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from flipbench.core.errors import DataError
 from flipbench.core.locks import Share, exclusive_lock
 from flipbench.core.records import Caption
 from flipbench.core.run import Run
@@ -130,3 +132,17 @@ def test_a_folder_that_cannot_be_written_is_reported_by_who_writes_results(
     (tmp_path / ".locks").write_text("a file where the folder should be")
     with caplog.at_level(logging.WARNING), exclusive_lock(tmp_path, "edit"):
         assert not caplog.records
+
+
+def test_a_file_system_without_locks_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with (
+        pytest.raises(DataError, match="edit.lock: the file system does not support locks"),
+        exclusive_lock(tmp_path, "edit"),
+    ):
+        raise AssertionError("another command may do the same")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
 import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -76,49 +73,12 @@ def flushed(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], int]:
     return n_flushed
 
 
-STOPPED = SimpleNamespace(monotonic=lambda: 0.0)
-"""A clock by which all batches are quick."""
-needs_proc = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="reads Linux's /proc")
-
-
-@needs_proc
-def test_quick_batches_are_flushed_together_and_others_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushed: Callable[[Path], int]
-) -> None:
-    monkeypatch.setattr("flipbench.core.run.FLUSH_SECONDS", 1000.0)  # longer than the test
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="reads Linux's /proc")
+def test_a_batch_is_flushed_before_the_next(tmp_path: Path, flushed: Callable[[Path], int]) -> None:
     with Run(tmp_path) as run:
-        run.append([caption("a")], wait=False)
-        assert flushed(tmp_path) == 1  # as any batch that nothing else precedes
-        for name in "bcd":
-            run.append([caption(name)], wait=False)
-            assert len(read(tmp_path)) > flushed(tmp_path) == 1
-        run.append([caption("acknowledged")])
-        assert flushed(tmp_path) == 5
-        run.append([caption("e")], wait=False)
-        run.flush()
-        assert flushed(tmp_path) == 6
-        run.append([caption("f")], wait=False)
-    assert flushed(tmp_path) == len(read(tmp_path)) == 7
-
-
-@needs_proc
-def test_quick_batches_are_flushed_while_nothing_follows_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushed: Callable[[Path], int]
-) -> None:
-    fsync, flushed_late = os.fsync, threading.Event()
-
-    def watched(descriptor: int) -> None:
-        fsync(descriptor)
-        if threading.current_thread() is not threading.main_thread():
-            flushed_late.set()
-
-    monkeypatch.setattr(os, "fsync", watched)
-    monkeypatch.setattr("flipbench.core.run.time", STOPPED)
-    with Run(tmp_path) as run:
-        run.append([caption("a")], wait=False)
-        run.append([caption("b")], wait=False)
-        assert flushed_late.wait(20)
-        assert flushed(tmp_path) == 2
+        for n, name in enumerate("abc", 1):
+            run.append([caption(name)])
+            assert flushed(tmp_path) == len(read(tmp_path)) == n
 
 
 def test_the_same_record_twice_is_read_once(tmp_path: Path) -> None:
@@ -130,15 +90,22 @@ def test_the_same_record_twice_is_read_once(tmp_path: Path) -> None:
         assert len(run.ids(Caption)) == len(run.index(Caption)) == 3
 
 
-def test_a_closed_writer_s_shard_is_reused(tmp_path: Path) -> None:
-    for name in "abc":
+def test_shards_are_read_in_the_order_in_which_their_writers_began(tmp_path: Path) -> None:
+    (tmp_path / "captions").mkdir()
+    for name in ("zebra-host-7-abc123", "ant-host-8-abc123"):  # of earlier versions
+        line = caption(name).model_dump_json() + "\n"
+        (tmp_path / "captions" / f"{name}.jsonl").write_text(line)
+    for name in "cab":
         with Run(tmp_path) as run:
             run.append([caption(name)])
-    assert len(shards(tmp_path)) == 1
-    assert len(read(tmp_path)) == 3
+    assert len(shards(tmp_path)) == 5
+    names = ["ant-host-8-abc123", "zebra-host-7-abc123", "c", "a", "b"]
+    assert [c.flip_id for c in read(tmp_path)] == names
 
 
-def test_a_file_cut_anywhere_is_read_to_its_last_whole_line_and_repaired(tmp_path: Path) -> None:
+def test_a_file_cut_anywhere_is_read_to_its_last_whole_line_and_the_rest_redone(
+    tmp_path: Path,
+) -> None:
     records = [caption("a"), caption("b", "two\nlines\u2028é"), caption("c")]
     with Run(tmp_path / "whole") as run:
         run.append(records)
@@ -153,19 +120,9 @@ def test_a_file_cut_anywhere_is_read_to_its_last_whole_line_and_repaired(tmp_pat
         with Run(path) as run:
             assert run.ids(Caption) == {record.id for record in records[:n_whole]}
             run.append(records[n_whole:])
-        assert (path / "captions" / "dead.jsonl").read_bytes() == whole
+        assert read(path) == records
+        assert (path / "captions" / "dead.jsonl").read_bytes() == whole[:cut], "another's file"
         shutil.rmtree(path)
-
-
-def test_a_torn_line_longer_than_a_block_is_repaired(tmp_path: Path) -> None:
-    with Run(tmp_path) as run:
-        run.append([caption("a")])
-    with shards(tmp_path)[0].open("ab") as file:
-        file.write(b"x" * 200_000)
-    with Run(tmp_path) as run:
-        run.append([caption("b")])
-    assert [c.flip_id for c in read(tmp_path)] == ["a", "b"]
-    assert len(raw_lines(tmp_path)) == 2
 
 
 def test_a_line_that_grows_while_it_is_read_is_left_to_its_writer(
@@ -288,24 +245,6 @@ def test_two_processes_on_one_run_directory_lose_and_damage_nothing(tmp_path: Pa
     expected = {f"{who} {n}" for who in ("left", "right", "all") for n in range(200)}
     assert {name for name, n in counts.items() if n == 2} == {f"all {n}" for n in range(200)}
     assert sorted(c.flip_id for c in read(run_path)) == sorted(expected)
-    assert len(shards(run_path)) == 2  # one for each writer; taken over, not multiplied
-    assert not list((run_path / "captions").glob("*.new"))
-
-
-def test_a_shard_is_not_reused_before_its_writer_has_locked_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    flock, waiting = fcntl.flock, ["rival"]
-
-    def rival_first(file: Any, operation: int) -> None:
-        if waiting:
-            rival.append([caption(waiting.pop())])
-        flock(file, operation)
-
-    with Run(tmp_path) as run, Run(tmp_path) as rival:
-        monkeypatch.setattr(fcntl, "flock", rival_first)
-        run.append([caption("a")])
-    assert {c.flip_id for c in read(tmp_path)} == {"a", "rival"}
 
 
 def test_a_forked_process_writes_to_its_own_shard(tmp_path: Path) -> None:
