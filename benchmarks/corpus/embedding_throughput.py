@@ -24,7 +24,7 @@ from transformers import SiglipConfig, SiglipImageProcessorPil, SiglipModel
 
 from flipbench.core.images import decode
 from flipbench.filters.audit.corpus_overlap.corpora import folder_corpus
-from flipbench.filters.audit.corpus_overlap.embed import embed_corpus
+from flipbench.filters.audit.corpus_overlap.embeddings import embed_corpus
 from flipbench.filters.audit.corpus_overlap.encoders import ImageEncoder, load_encoder
 
 

@@ -23,7 +23,7 @@ from PIL import Image
 from flipbench.core.images import ImageStore
 from flipbench.core.rates import Rate
 from flipbench.filters.audit.corpus_overlap.corpora import folder_corpus
-from flipbench.filters.audit.corpus_overlap.embed import embed_corpus
+from flipbench.filters.audit.corpus_overlap.embeddings import embed_corpus
 from flipbench.filters.audit.corpus_overlap.encoders import ImageEncoder, load_encoder
 from flipbench.filters.audit.corpus_overlap.overlap import corpus_overlap
 from flipbench.reporting import writers

@@ -58,8 +58,7 @@ def search(step: str, folder: Path) -> tuple[float, float, np.ndarray]:
         start, start_cpu = time.perf_counter(), time.process_time()
         rows = faiss.knn(queries, corpus, 1, faiss.METRIC_INNER_PRODUCT)[1]
     else:
-        from flipbench.filters.audit.corpus_overlap.neighbours import nearest
-        from flipbench.filters.audit.corpus_overlap.vectors import Vectors
+        from flipbench.filters.audit.corpus_overlap.neighbours import Vectors, nearest
 
         store = Vectors([np.load(path, mmap_mode="r") for path in paths], "the corpus")
         start, start_cpu = time.perf_counter(), time.process_time()

@@ -1,23 +1,122 @@
-"""Exact nearest neighbours in a corpus, with the corpus read block by block."""
+"""Exact nearest neighbours in a corpus, whose embeddings are read block by block."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+import mmap
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flipbench.core.errors import need
+from flipbench.core.errors import DataError, need
 from flipbench.core.stage import progress_bar
 
-from .vectors import Array, Vectors
-
-BLOCK_BYTES = 2**28
-_SPARE = 4  # candidates beyond k > 1, in case rounding to float32 changes the order
+Array = NDArray[Any]
+Rows = NDArray[np.int64]
+BLOCK_BYTES = 2**27
+_TOLERANCE = 1e-3  # of a unit vector's norm
 _N_REFINED = 512  # queries whose candidates are in memory together
 
-_Search = Callable[[Array, Array, int], tuple[Array, Array]]
+
+class Vectors:
+    """The rows of one or several arrays, as one.
+
+    Parameters
+    ----------
+    arrays : array or sequence of arrays, each of shape (n, d)
+        L2-normalised float32 embeddings, or uint8 hash codes of d bytes; may be memory-mapped.
+    name : str
+        What they are, for messages.
+
+    Raises
+    ------
+    DataError
+        If there is no row, or the arrays differ in dimension or type.
+    """
+
+    def __init__(self, arrays: Array | Sequence[Array], name: str) -> None:
+        parts = [arrays] if isinstance(arrays, np.ndarray) else list(arrays)
+        if any(part.ndim != 2 for part in parts):
+            raise DataError(f"{name}: embeddings must be arrays of shape (n, d)")
+        parts = [part for part in parts if len(part)]
+        if not parts:
+            raise DataError(f"{name}: there are no embeddings; check its path and its failures")
+        kinds = {(part.shape[1], part.dtype) for part in parts}
+        if len(kinds) > 1:
+            names = " and ".join(sorted(f"{d} x {dtype}" for d, dtype in kinds))
+            raise DataError(f"{name}: its parts have {names}; embed all with one encoder")
+        self.name, self._parts = name, parts
+        self.dimension, self.dtype = next(iter(kinds))
+        if self.dtype not in (np.float32, np.uint8):
+            raise DataError(f"{name}: embeddings must be float32 or uint8, not {self.dtype}")
+        self._stops = np.cumsum([len(part) for part in parts])
+        self.n = int(self._stops[-1])
+
+    @property
+    def is_hash(self) -> bool:
+        """Whether the rows are hash codes, compared by their bits."""
+        return bool(self.dtype == np.uint8)
+
+    def check_like(self, other: Vectors) -> None:
+        """Raise a `DataError` if dimension or type differ: they are of different encoders."""
+        if (self.dimension, self.dtype) != (other.dimension, other.dtype):
+            raise DataError(
+                f"{self.name}: {self.dimension} x {self.dtype}, but {other.name}:"
+                f" {other.dimension} x {other.dtype}; embed both with the same encoder"
+            )
+
+    def take(self, rows: Rows) -> Array:
+        """Return rows by number, in that order, shape (len(rows), d); raises as `check`."""
+        result = np.empty((len(rows), self.dimension), self.dtype)
+        parts = np.searchsorted(self._stops, rows, side="right")
+        for number in np.unique(parts).tolist():
+            start = self._stops[number] - len(self._parts[number])
+            result[parts == number] = self._parts[number][rows[parts == number] - start]
+            _forget(self._parts[number])
+        return self.check(result, rows)
+
+    def blocks(self, n_rows: int) -> Iterator[Array]:
+        """Yield all rows in blocks of ``n_rows``, of which one is in memory; raises as `check`."""
+        for start in range(0, self.n, n_rows):
+            stop = min(start + n_rows, self.n)
+            block = np.empty((stop - start, self.dimension), self.dtype)
+            for part, end in zip(self._parts, self._stops.tolist(), strict=True):
+                low, high = max(start, end - len(part)), min(stop, end)
+                if low < high:
+                    block[low - start : high - start] = part[low - end :][: high - low]
+                    _forget(part)
+            yield self.check(block, np.arange(start, stop))
+
+    def check(self, block: Array, rows: Rows) -> Array:
+        """Return a block, whose rows have these numbers.
+
+        Raises
+        ------
+        DataError
+            If a row has NaN, or a norm that differs from 1 by more than 0.001.
+        """
+        if self.is_hash:
+            return block
+        squares = np.einsum("ij,ij->i", block, block)
+        problems = np.flatnonzero(~(np.abs(squares - 1) <= 2 * _TOLERANCE))
+        if len(problems):
+            norm = float(np.sqrt(squares[problems[0]]))
+            problem = f"its norm is {norm:.4g}" if np.isfinite(norm) else "it is not finite"
+            raise DataError(
+                f"{self.name}, row {rows[problems[0]]:,}: {problem}; embeddings must be finite and"
+                " L2-normalised: embed again, or divide each row by its norm"
+            )
+        return block
+
+
+def _forget(array: Any) -> None:
+    """Let pages of a memory-mapped array that were read no longer count towards the process."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    if isinstance(array, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        array.madvise(mmap.MADV_DONTNEED)
 
 
 class Neighbours(NamedTuple):
@@ -33,7 +132,7 @@ class Neighbours(NamedTuple):
     """
 
     distances: NDArray[np.float64]
-    rows: NDArray[np.int64]
+    rows: Rows
 
 
 def nearest(
@@ -41,29 +140,29 @@ def nearest(
     corpus: Vectors,
     k: int = 1,
     *,
-    exclude: NDArray[np.int64] | None = None,
+    exclude: Rows | None = None,
     block_bytes: int = BLOCK_BYTES,
     progress: bool = False,
 ) -> Neighbours:
     """Find the nearest corpus rows of each query by comparing all pairs.
 
-    FAISS compares each block of the corpus with all queries in float32, on its GPUs if it has any.
-    The distances of the best candidates are then computed in float64 as half the squared distance
-    of the unit vectors, which is 1 - cosine but exact near 0. Rows whose distances differ by less
-    than float32 can tell, about 1e-7, may stand for one another.
+    FAISS compares each block of the corpus with all queries in float32, on its GPUs if it has any;
+    the bits of hash codes as ±1, which is exact. The distances of the candidates are then computed
+    in float64 as half the squared distance of the unit vectors, which is 1 - cosine but exact near
+    0. Rows whose distances differ by less than float32 can tell, about 1e-7, may stand for one
+    another.
 
     Parameters
     ----------
     queries : array, shape (n_queries, d)
         Embeddings of the same kind as the corpus.
-    corpus : Vectors
     k : int
         Number of neighbours.
     exclude : int64 array, shape (n_queries,), optional
         The query's own row in the corpus, which is no neighbour of itself, or -1. Other rows at
         distance 0 are.
     block_bytes : int
-        Size of a block of the corpus; two are in memory.
+        Size of a block of the corpus, as float32.
 
     Raises
     ------
@@ -76,76 +175,57 @@ def nearest(
     ----------
     Douze et al., The Faiss library, arXiv 2401.08281: flat index.
     """
-    asked = Vectors(queries, "the queries")
-    asked.check_like(corpus)
-    queries = asked.checked(np.ascontiguousarray(queries), range(asked.n))
-    search = _search(corpus)
-    n_kept = k if k == 1 else k + _SPARE  # FAISS is fastest at 1
-    best = np.full((len(queries), n_kept), np.inf)
-    rows = np.full((len(queries), n_kept), -1, np.int64)
-    own = np.full(len(queries), -1) if exclude is None else exclude
-    with progress_bar("neighbours", corpus.n, unit="img", shown=progress) as bar:
-        for first, block in corpus.blocks(block_bytes):
-            inside = (own >= first) & (own < first + len(block))
-            for part, n_sought in ((~inside, n_kept), (inside, n_kept + 1)):
-                if not part.any():
-                    continue
-                asked_now = queries if part.all() else queries[part]
-                keys, found = search(asked_now, block, min(n_sought, len(block)))
-                keys, found = keys.astype(np.float64), found.astype(np.int64) + first
-                keys[found == own[part, None]] = np.inf
-                best[part], rows[part] = _least(
-                    np.hstack([best[part], keys]), np.hstack([rows[part], found]), n_kept
-                )
-            bar.update(len(block))
-    rows[np.isinf(best)] = -1
-    if corpus.is_hash:
-        return Neighbours(best[:, :k] / (8 * corpus.dimension), rows[:, :k])
-    return _refined(queries, corpus, rows, k)
-
-
-def _search(corpus: Vectors) -> _Search:
-    """Return the function (queries, block, k) → keys, smaller is nearer, and rows in the block."""
+    query_vectors = Vectors(queries, "the queries")
+    query_vectors.check_like(corpus)
+    queries = query_vectors.take(np.arange(query_vectors.n))
     faiss: Any = need("faiss", "audit")
-    if corpus.is_hash:
-        return lambda queries, block, k: faiss.knn_hamming(queries, block, k)
-    if faiss.get_num_gpus():
-        index = faiss.index_cpu_to_all_gpus(faiss.IndexFlatIP(corpus.dimension))
+    search: Any = importlib.import_module("faiss.contrib.exhaustive_search")
 
-        def on_gpus(queries: Array, block: Array, k: int) -> tuple[Array, Array]:
-            index.reset()
-            index.add(block)
-            cosines, rows = index.search(queries, k)
-            return -cosines, rows
+    n_floats = corpus.dimension * (8 if corpus.is_hash else 1)
 
-        return on_gpus
+    def blocks() -> Iterator[Array]:
+        with progress_bar("neighbours", corpus.n, unit="img", shown=progress) as bar:
+            for block in corpus.blocks(max(1, block_bytes // (4 * n_floats))):
+                yield _floats(block)
+                bar.update(len(block))
 
-    def on_cpu(queries: Array, block: Array, k: int) -> tuple[Array, Array]:
-        cosines, rows = faiss.knn(queries, block, k, faiss.METRIC_INNER_PRODUCT)
-        return -cosines, rows
-
-    return on_cpu
-
-
-def _least(keys: Array, rows: Array, k: int) -> tuple[Array, Array]:
-    """Return the k smallest keys of each line and their rows, ties by row."""
-    order = np.lexsort((rows, keys))[:, :k]
-    return np.take_along_axis(keys, order, 1), np.take_along_axis(rows, order, 1)
-
-
-def _refined(queries: Array, corpus: Vectors, candidates: NDArray[np.int64], k: int) -> Neighbours:
-    """Return the k nearest of the candidates by distances in float64."""
-    distances, rows = np.empty((len(queries), k)), np.empty((len(queries), k), np.int64)
+    n_candidates = k if exclude is None else k + 1
+    similarities, rows = search.knn_ground_truth(
+        _floats(queries), blocks(), n_candidates, faiss.METRIC_INNER_PRODUCT
+    )
+    rows[similarities < -2 * n_floats] = -1  # there are no more
+    if exclude is not None:
+        rows[rows == exclude[:, None]] = -1
+    distances = np.empty(rows.shape)
     for start in range(0, len(queries), _N_REFINED):
         part = slice(start, start + _N_REFINED)
-        distinct, inverse = np.unique(candidates[part], return_inverse=True)
-        others = _unit(corpus.take(np.maximum(distinct, 0)))
-        own = _unit(queries[part])
-        each = inverse.reshape(candidates[part].shape).T
-        exact = np.array([((own - others[column]) ** 2).sum(1) / 2 for column in each]).T
-        exact[candidates[part] < 0] = np.inf
-        distances[part], rows[part] = _least(exact, candidates[part], k)
-    return Neighbours(distances, rows)
+        distances[part] = _exact_distances(queries[part], corpus, rows[part])
+    order = np.lexsort((rows, distances))[:, :k]
+    return Neighbours(np.take_along_axis(distances, order, 1), np.take_along_axis(rows, order, 1))
+
+
+def _floats(vectors: Array) -> Array:
+    """Return vectors whose inner products order them: hash codes as -1 and 1 for each bit."""
+    if vectors.dtype == np.float32:
+        return vectors
+    return 2 * np.unpackbits(vectors, axis=1).astype(np.float32) - 1
+
+
+def _exact_distances(queries: Array, corpus: Vectors, rows: Rows) -> NDArray[np.float64]:
+    """Return the distances to candidate rows, shape (n_queries, k); infinite for row -1."""
+    distinct, inverse = np.unique(rows, return_inverse=True)
+    candidates = corpus.take(np.maximum(distinct, 0))
+    distances = np.empty(rows.shape)
+    if not corpus.is_hash:
+        queries, candidates = _unit(queries), _unit(candidates)
+    for column, number in enumerate(inverse.reshape(rows.shape).T):
+        if corpus.is_hash:
+            bits = np.bitwise_count(queries ^ candidates[number]).sum(axis=1)
+            distances[:, column] = bits / (8 * corpus.dimension)
+        else:
+            distances[:, column] = ((queries - candidates[number]) ** 2).sum(axis=1) / 2
+    distances[rows < 0] = np.inf
+    return distances
 
 
 def _unit(vectors: Array) -> NDArray[np.float64]:

@@ -24,7 +24,7 @@ from .calibration import (
     sampled_p,
     threshold,
 )
-from .neighbours import BLOCK_BYTES, nearest
+from .neighbours import BLOCK_BYTES, Array, Vectors, nearest
 from .result import (
     BENCHMARK,
     CLEAN,
@@ -37,7 +37,6 @@ from .result import (
     OverlapVerdict,
     SweepRow,
 )
-from .vectors import Array, Vectors
 
 Rows = NDArray[np.int64]
 

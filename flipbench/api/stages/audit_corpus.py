@@ -14,8 +14,12 @@ from flipbench.core.records import Adjudication, Item, content_id
 from flipbench.core.run import Run
 from flipbench.filters.agreement.adjudication import AdjudicationOutcome, adjudication_of
 from flipbench.filters.audit.corpus_overlap.corpora import Corpus, open_corpus, store_corpus
-from flipbench.filters.audit.corpus_overlap.embed import embed_corpus
-from flipbench.filters.audit.corpus_overlap.embeddings import Embeddings
+from flipbench.filters.audit.corpus_overlap.embeddings import (
+    Embeddings,
+    embed_corpus,
+    n_embedded,
+    read_manifest,
+)
 from flipbench.filters.audit.corpus_overlap.encoders import ImageEncoder, load_encoder
 from flipbench.filters.audit.corpus_overlap.flagged import FlaggedPair, write_flagged
 from flipbench.filters.audit.corpus_overlap.overlap import corpus_overlap
@@ -25,7 +29,6 @@ from flipbench.filters.audit.corpus_overlap.presentation import (
     overlap_tables,
 )
 from flipbench.filters.audit.corpus_overlap.result import CorpusOverlap
-from flipbench.filters.audit.corpus_overlap.shards import n_embedded, read_manifest
 from flipbench.filters.audit.page import N_SHOWN, thumbnail
 from flipbench.reporting.sections import PicturePair, Section
 

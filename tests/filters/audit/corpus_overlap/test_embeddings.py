@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,12 @@ from flipbench.filters.audit.corpus_overlap.corpora import (
     folder_corpus,
     store_corpus,
 )
-from flipbench.filters.audit.corpus_overlap.embed import embed_corpus
-from flipbench.filters.audit.corpus_overlap.embeddings import Embeddings, open_embeddings
+from flipbench.filters.audit.corpus_overlap.embeddings import (
+    Embeddings,
+    embed_corpus,
+    open_embeddings,
+)
 from flipbench.filters.audit.corpus_overlap.encoders import PerceptualHash, load_encoder
-from flipbench.filters.audit.corpus_overlap.prefetch import prefetched
 from tests.fixtures.photos import encoded, photo
 
 
@@ -60,7 +61,7 @@ def corpus_of(parts: Sequence[Sequence[Picture]], name: str = "list") -> Corpus:
         for number, pictures in enumerate(parts):
             yield Part(f"p{number}", lambda skip, pictures=pictures: read(pictures, skip))
 
-    return Corpus(name, name, each, sum(map(len, parts)))
+    return Corpus(name, name, each, sum(map(len, parts)) or None)
 
 
 def rows(opened: Embeddings) -> dict[str, list[float]]:
@@ -251,31 +252,36 @@ def test_a_real_encoder_gives_the_vectors_of_a_plain_loop(
         open_embeddings(tmp_path / "out", load_encoder(str(encoder_folders["clip"]), device="cpu"))
 
 
-def test_work_is_done_ahead_in_order_and_stops() -> None:
-    started: list[int] = []
-    lock = threading.Lock()
+def test_pictures_are_prepared_ahead_but_not_all_at_once(
+    files: list[bytes], tmp_path: Path
+) -> None:
+    n_read = [0]
+    n_read_at_first_batch: list[int] = []
 
-    def work(number: int) -> int:
-        with lock:
-            started.append(number)
-        time.sleep(0.001 * (number % 3))
-        return number * number
+    def read(skip: int) -> Iterator[Picture]:
+        for number in range(skip, 200):
+            n_read[0] += 1
+            yield Picture(str(number), files[number % 12] + bytes(number))
 
-    assert list(prefetched(iter(range(50)), work, 4, 8)) == [n * n for n in range(50)]
-    started.clear()
-    results = prefetched(iter(range(10_000)), work, 4, 8)
-    assert next(results) == 0
-    results.close()
-    assert len(started) < 50
+    class Watch(Means):
+        def embed(self, prepared: Sequence[np.ndarray]) -> np.ndarray:
+            n_read_at_first_batch.append(n_read[0])
+            return super().embed(prepared)
 
-    def broken() -> Any:
-        yield 1
+    corpus = Corpus("long", "long", lambda: iter([Part("p", read)]), 200)
+    opened = embed_corpus(corpus, Watch(), tmp_path, batch_size=4, n_threads=2, progress=False)
+    assert opened.keys == [str(number) for number in range(200)]
+    assert 4 < n_read_at_first_batch[0] < 30
+
+
+def test_an_error_of_the_corpus_is_raised(files: list[bytes], tmp_path: Path) -> None:
+    def read(skip: int) -> Iterator[Picture]:
+        yield Picture("0", files[0])
         raise DataError("no more")
 
-    results = prefetched(broken(), work, 2, 2)
-    assert next(results) == 1
     with pytest.raises(DataError, match="no more"):
-        next(results)
+        corpus = Corpus("broken", "broken", lambda: iter([Part("p", read)]))
+        embed_corpus(corpus, Means(), tmp_path, progress=False)
 
 
 class Slow:
