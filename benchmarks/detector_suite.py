@@ -40,7 +40,7 @@ from flipbench.core.records import Probe, Response
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.models.engine import batching_key
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.models.vlm.sharing.token_trees import head_and_kept, token_trees
+from flipbench.models.vlm.sharing.token_trees import prefix_lengths, token_trees
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS, PromptSettings
 from flipbench.reporting.formats import rate
@@ -69,12 +69,13 @@ def with_image_tokens(n: int, folder: Path) -> Path:
 @torch.inference_mode()
 def plain(vlm: HuggingFaceVLM, probe: Probe, images: ImageStore) -> tuple[int, str]:
     """Query a single probe; return the chosen option and the text."""
+    (task,) = vlm._tasks([probe])
+    inputs = vlm._inputs([task], images)
     if probe.ask in ("score", "score_text"):
-        inputs, (tail,) = vlm._with_replies([probe], images)
-        log_p = vlm.model(**inputs).logits[0, -len(tail) - 1 : -1].log_softmax(-1)
-        log_p.gather(1, torch.tensor(tail, device=log_p.device)[:, None]).sum().item()
+        targets = torch.tensor(task.request.targets)
+        log_p = vlm.model(**inputs).logits[0, -len(targets) :].log_softmax(-1)
+        log_p.gather(1, targets.to(log_p.device)[:, None]).sum().item()
         return -1, ""
-    inputs = vlm._inputs([probe], images)
     n = 16 if probe.ask == "choose" else probe.max_new_tokens
     ids = vlm.model.generate(**inputs, max_new_tokens=n, do_sample=False)
     text = vlm.tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
@@ -107,7 +108,7 @@ def main() -> None:
             path = str(with_image_tokens(args.image_tokens, Path(folder) / "model"))
         vlm = HuggingFaceVLM(path, dtype=args.dtype)
         unshared = copy.copy(vlm)  # the same weights in memory
-        unshared._reader = None
+        unshared._prefiller = None
         probes: list[Probe] = []
         for detector in DETECTORS.values():
             own = {p.id: p for p in detector.probes(benchmark, PromptSettings())}
@@ -185,8 +186,8 @@ def main() -> None:
 @contextlib.contextmanager
 def counting(vlm: HuggingFaceVLM) -> Iterator[list[int]]:
     """Count the tokens that the language model reads, padding included; nothing is kept before."""
-    if vlm._reader:
-        vlm._reader.forget()
+    if vlm._prefiller:
+        vlm._prefiller.forget()
     count = [0]
 
     def add(_: object, args: object, inputs: dict[str, torch.Tensor]) -> None:
@@ -211,15 +212,15 @@ def least_tokens(
     """
     token = vlm.model.config.image_token_id
     sequences, places = {}, dict[str, int]()
-    passages = vlm.conversation.passages(probes, vlm._texts(probes))
-    for row, (probe, passage) in enumerate(zip(probes, passages, strict=True)):
-        ids, answer = [*passage.prompt, *passage.more], answers[probe.id]
-        if passage.n_new and isinstance(answer, Response):
+    for row, task in enumerate(vlm._tasks(probes)):
+        probe, request = task.probe, task.request
+        ids, answer = [*request.prompt, *request.suffix], answers[probe.id]
+        if request.n_new and isinstance(answer, Response):
             reply = vlm.conversation.reply_ids([answer.text])[0] if answer.text else []
-            ids += reply[: passage.n_new - 1]
+            ids += reply[: request.n_new - 1]
         if probe.images:
-            expanded = vlm._encode(vlm._texts([probe]), [probe], images)["input_ids"][0].tolist()
-            n_head, n_kept = head_and_kept(expanded, passage.prompt, token)
+            expanded = vlm._encode([task], images)["input_ids"][0].tolist()
+            n_head, n_kept = prefix_lengths(expanded, request.prompt, token)
             numbers = [places.setdefault(image.sha256, -1 - len(places)) for image in probe.images]
             seen, before = list[int](), 0
             for i in expanded[:n_kept]:  # an image token stands for its picture

@@ -99,7 +99,7 @@ class ModelUnderTest:
         if self.weights is None:
             assert self.vlm is not None
             return self.vlm
-        from flipbench.models.vlm.loading import as_vlm
+        from flipbench.models.vlm.huggingface import as_vlm
 
         path = resolve_path(self.weights.path)
         check_files(path)

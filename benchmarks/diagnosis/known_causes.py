@@ -41,7 +41,7 @@ from flipbench.evaluate.diagnosis.questions import (
 from flipbench.evaluate.diagnosis.section import draw, shares_table
 from flipbench.models.engine import Answers, answers_of, ask
 from flipbench.models.protocols import VLM
-from flipbench.models.vlm.loading import as_vlm
+from flipbench.models.vlm.huggingface import as_vlm
 from flipbench.prompting.prompts import PromptSettings, right_option
 from flipbench.reporting.figures import save, settings
 from flipbench.reporting.writers import markdown

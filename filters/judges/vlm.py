@@ -42,9 +42,9 @@ class VLMJudgeSpec(Value):
 
     def build(self, context: Context) -> VLMJudge:
         """Return the judge; weights are loaded on its first call."""
-        from flipbench.models.vlm.loading import on_demand
+        from flipbench.models.vlm.huggingface import lazy_vlm
 
-        return VLMJudge(on_demand(self.model), self.prompt, self.sure)
+        return VLMJudge(lazy_vlm(self.model), self.prompt, self.sure)
 
 
 class VLMJudge:

@@ -22,7 +22,7 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Caption, Edit, Response, Verdict
 from flipbench.core.run import Run
 from flipbench.models.protocols import VLM
-from flipbench.models.vlm.loading import as_vlm
+from flipbench.models.vlm.huggingface import as_vlm
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.report_data import make_benchmark
 

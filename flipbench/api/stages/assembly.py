@@ -315,7 +315,7 @@ class Assembly:
 
     def _asking(self, name: str) -> ByModel:
         """Return the chooser that asks a configured model; weights are loaded when it is used."""
-        from flipbench.models.vlm.loading import on_demand
+        from flipbench.models.vlm.huggingface import lazy_vlm
 
         if name not in self.config.models:
             close = nearest(name, list(self.config.models))
@@ -326,7 +326,7 @@ class Assembly:
         if model.weights is None:
             return ByModel(model.load(), self.config.evaluate.prompt, name)
         fields = model.weights.model_dump(include=set(ModelConfig.model_fields))
-        return ByModel(on_demand(ModelConfig(**fields)), self.config.evaluate.prompt, name)
+        return ByModel(lazy_vlm(ModelConfig(**fields)), self.config.evaluate.prompt, name)
 
     @cached_property
     def judges(self) -> list[Judge]:

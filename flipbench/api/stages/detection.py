@@ -107,7 +107,7 @@ class DetectionSettings:
         """Return a model with the way its weights are loaded."""
         known = {"family": _FAMILY, "strategy": strategy, "dose": dose}
         if not isinstance(source, str):
-            from flipbench.models.vlm.loading import as_vlm  # imports model libraries
+            from flipbench.models.vlm.huggingface import as_vlm  # imports model libraries
 
             vlm = as_vlm(source)
             return ModelUnderTest.from_vlm(vlm, lineage=vlm.name, **known)

@@ -17,7 +17,7 @@ from flipbench.core.records import Probe
 from flipbench.models.vlm.checkpoints import first_line
 from flipbench.models.vlm.families import ModelFamily
 from flipbench.models.vlm.processors import crop_warning
-from flipbench.models.vlm.sharing.prefix import Passage
+from flipbench.models.vlm.sharing.prefix import PrefillRequest
 from flipbench.prompting.prompts import LETTERS, split_labels
 
 log = logging.getLogger(__name__)
@@ -194,7 +194,9 @@ class Conversation:
     def _vocabulary(self) -> dict[str, int]:
         return dict(self.tokenizer.get_vocab())
 
-    def passages(self, probes: Sequence[Probe], rendered: Sequence[str]) -> list[Passage]:
+    def prefill_requests(
+        self, probes: Sequence[Probe], rendered: Sequence[str]
+    ) -> list[PrefillRequest]:
         """Return what a model reads in order to answer each probe.
 
         Parameters
@@ -210,43 +212,43 @@ class Conversation:
             If two option letters begin with the same token.
         """
         prompts = self.ids(rendered)
-        letters: dict[str, int] = {}  # the largest number of options, by labels
+        n_options: dict[str, int] = {}  # the largest number, by labels
         for probe in probes:
             if probe.ask == "choose":
-                letters[probe.labels] = max(letters.get(probe.labels, 0), probe.n_options)
-        labels = {
-            key: self.label_ids(split_labels(key)[:n]) if key else ([], self.letter_ids(n))
-            for key, n in letters.items()
+                n_options[probe.labels] = max(n_options.get(probe.labels, 0), probe.n_options)
+        label_ids = {
+            labels: self.label_ids(split_labels(labels)[:n]) if labels else ([], self.letter_ids(n))
+            for labels, n in n_options.items()
         }
         replying = [i for i, p in enumerate(probes) if p.ask in ("score", "embed")]
         replies = self.reply_ids([probes[i].continuation.strip() for i in replying])
-        reply_of = dict(zip(replying, replies, strict=True))
+        reply_by_row = dict(zip(replying, replies, strict=True))
         return [
-            self._passage(probe, prompts[i], reply_of.get(i, []), labels)
+            self._prefill_request(probe, prompts[i], reply_by_row.get(i, []), label_ids)
             for i, probe in enumerate(probes)
         ]
 
-    def _passage(
+    def _prefill_request(
         self,
         probe: Probe,
         prompt: list[int],
         reply: list[int],
-        labels: Mapping[str, tuple[list[int], list[int]]],
-    ) -> Passage:
+        label_ids: Mapping[str, tuple[list[int], list[int]]],
+    ) -> PrefillRequest:
         if probe.ask == "choose":
-            before, letters = labels[probe.labels]
-            own = letters[: probe.n_options]
-            more = self.other_spellings(split_labels(probe.labels)[: probe.n_options], own)
-            return Passage(probe.images, prompt, before, 1, (*own, *more))
+            prefix, ids = label_ids[probe.labels]
+            ids = ids[: probe.n_options]
+            spellings = self.other_spellings(split_labels(probe.labels)[: probe.n_options], ids)
+            return PrefillRequest(probe.images, prompt, prefix, 1, (*ids, *spellings))
         if probe.ask in RAW:
             prompt, reply = self.raw_ids(probe.prompt, probe.continuation)
         if probe.ask in ("generate", "continue_text"):
-            return Passage(probe.images, prompt, n_new=probe.max_new_tokens)
+            return PrefillRequest(probe.images, prompt, n_new=probe.max_new_tokens)
         if not probe.continuation.strip() or not reply:
             raise DataError(f"{probe.variant} of item {probe.item_id}: nothing to score")
         if probe.ask == "embed":
-            return Passage(probe.images, prompt, reply, 1)
-        return Passage(probe.images, prompt, reply[:-1], len(reply), tuple(reply))
+            return PrefillRequest(probe.images, prompt, reply, 1)
+        return PrefillRequest(probe.images, prompt, reply[:-1], len(reply), tuple(reply))
 
     def _check_distinct(self, ids: Sequence[int], n_labels: int) -> None:
         if len(set(ids)) != n_labels:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
-from flipbench.config.local_models import ImagePadding, Quantization
+from flipbench.config.local_models import ImagePadding, ModelConfig, Quantization
 from flipbench.core.errors import DataError, FlipbenchError, PrerequisiteError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Probe, Response
 from flipbench.models.chat.log_probs import letter_fields
-from flipbench.models.protocols import Capability, needs_of
+from flipbench.models.plugins import check_protocol
+from flipbench.models.protocols import VLM, Capability, needs_of
 from flipbench.models.vlm.checkpoints import (
     PACKAGED,
     base_of,
@@ -30,31 +32,30 @@ from flipbench.models.vlm.loading import architecture, load_model, usable_device
 from flipbench.models.vlm.processors import load_processor
 from flipbench.models.vlm.scoring import (
     TokenStatistics,
-    longest,
     pack_state,
     rows_at_once,
     statistics_of,
     token_statistics,
     windows,
 )
-from flipbench.models.vlm.sharing.prefix import Reader, can_share
+from flipbench.models.vlm.sharing.prefix import Prefiller, PrefillRequest, can_share, left_padded
 from flipbench.models.vlm.sharing.token_trees import batched, by_length, forward_cost
 from flipbench.prompting.parsing import parse_choice
-from flipbench.prompting.prompts import LETTERS, split_labels
+from flipbench.prompting.prompts import LETTERS
 
-Answer = Callable[[Sequence[Probe], ImageStore], Sequence[Response | Exception]]
 ROWS_AT_ONCE = 64  # prompts in a forward pass, where each is a row of its own
 
 
-class TooManyTokens(Exception):
-    """Some probes of a batch have more tokens than the model has positions.
+class _Task(NamedTuple):
+    """A probe, its rendered prompt (empty if raw text), and what is read to answer it."""
 
-    ``of`` holds the error of each, by the probe's id.
-    """
+    probe: Probe
+    text: str
+    request: PrefillRequest
 
-    def __init__(self, of: dict[str, DataError]) -> None:
-        super().__init__("; ".join(map(str, of.values())))
-        self.of = of
+    @property
+    def where(self) -> str:
+        return f"{self.probe.variant} of item {self.probe.item_id}"
 
 
 class HuggingFaceVLM:
@@ -79,7 +80,7 @@ class HuggingFaceVLM:
     quantization, image_padding : str, optional
         See `four_bits` in `flipbench.models.vlm.loading`, and `padding_of` in ``checkpoints``.
     share_images : bool
-        Read common images and beginnings once, if the family can (`flipbench.models.vlm.sharing`).
+        Read common images and prefixes once, if the family can (`flipbench.models.vlm.sharing`).
     cache_mib : int, optional
         Memory for their keys and values; default: 2048, or a quarter of a GPU's free memory.
 
@@ -114,16 +115,16 @@ class HuggingFaceVLM:
         check_files(where)
         device = usable_device(device)
         trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
-        loaded_as: dict[str, Any] = {"revision": revision, "image_padding": image_padding}
+        source: dict[str, Any] = {"revision": revision, "image_padding": image_padding}
         try:
-            base, at = base_of(where, revision)
-            config = architecture(base, **at, **trust)
+            base, base_revision = base_of(where, revision)
+            config = architecture(base, **base_revision, **trust)
             self.family = family_of(config)
             self.can = self.family.can
-            processor = load_processor(where, **loaded_as, **trust)
+            processor = load_processor(where, **source, **trust)
             self.conversation = Conversation(processor, self.family, self.name)
-            how: dict[str, Any] = {"merge": False, "quantization": quantization, "config": config}
-            self.model = load_model(where, dtype, revision, **how, **trust)
+            options: dict[str, Any] = {"quantization": quantization, "config": config, **trust}
+            self.model = load_model(where, dtype, revision, merge=False, **options)
         except FlipbenchError:
             raise
         except Exception as error:  # what the libraries raise depends on the damage
@@ -141,41 +142,31 @@ class HuggingFaceVLM:
         self.model.generation_config = plain_generation(self.model, self.tokenizer)
         self._pad = self.tokenizer.pad_token_id or 0
         shares = share_images and can_share(self.model)
-        self._reader = Reader(self.model, self._pad, cache_mib) if shares else None
-        self.fingerprint = fingerprint(where, dtype, quantization=quantization, **loaded_as)
+        self._prefiller = Prefiller(self.model, self._pad, cache_mib) if shares else None
+        self.fingerprint = fingerprint(where, dtype, quantization=quantization, **source)
 
+    @torch.inference_mode()
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
         """Answer a batch, in order.
 
-        A probe that this family does not support gets an error. Where common beginnings cannot be
-        shared, probes of different kinds are batched separately.
+        A probe that this family does not support gets an error, and so does one with more tokens
+        than the model has positions.
         """
         answers: dict[int, Response | Exception] = {
             i: refusal for i, probe in enumerate(probes) if (refusal := self._refusal(probe))
         }
-        if self._reader:
-            rows = [i for i in range(len(probes)) if i not in answers]
-            shared = self._ask_sharing([probes[i] for i in rows], images)
-            answers |= {rows[at]: response for at, response in shared.items()}
-        groups: dict[tuple[str, bool, int, bool, str], list[int]] = {}
-        for i, probe in enumerate(probes):
+        supported = [i for i in range(len(probes)) if i not in answers]
+        tasks = dict(zip(supported, self._tasks([probes[i] for i in supported]), strict=True))
+        if self._prefiller:
+            answers |= self._answer_sharing(self._prefiller, tasks, images)
+        groups: dict[tuple[str, bool, bool], list[int]] = {}
+        for i, task in tasks.items():
             if i not in answers:
-                size, with_statistics = probe.max_new_tokens, probe.token_statistics
-                key = (probe.ask, bool(probe.images), size, with_statistics, probe.labels)
-                groups.setdefault(key, []).append(i)
-        by_kind: dict[str, Answer] = {"choose": self._choose, "embed": self._embed}
-        by_kind |= dict.fromkeys(("generate", "continue_text"), self._generate)
-        for (ask, *_), rows in groups.items():
-            answer = by_kind.get(ask, self._score)
-            while rows:
-                try:
-                    replies = answer([probes[i] for i in rows], images)
-                except TooManyTokens as error:  # those of the batch that do not fit, at once
-                    answers |= {i: error.of[probes[i].id] for i in rows if probes[i].id in error.of}
-                    rows = [i for i in rows if i not in answers]
-                else:
-                    answers.update(zip(rows, replies, strict=True))
-                    break
+                kind = task.probe.ask, bool(task.probe.images), task.probe.token_statistics
+                groups.setdefault(kind, []).append(i)
+        for rows in groups.values():
+            for batch in self._batches({i: tasks[i].request for i in rows}):
+                answers |= self._answer_rows({i: tasks[i] for i in batch}, images)
         return [answers[i] for i in range(len(probes))]
 
     def _refusal(self, probe: Probe) -> DataError | None:
@@ -185,69 +176,114 @@ class HuggingFaceVLM:
         where = f"{probe.variant} of item {probe.item_id}"
         return DataError(f"{where}: {self.name} cannot answer it: {why}") if why else None
 
-    @torch.inference_mode()
-    def _ask_sharing(
-        self, probes: Sequence[Probe], images: ImageStore
+    def _tasks(self, probes: Sequence[Probe]) -> list[_Task]:
+        texts = [
+            "" if p.ask in RAW else self.conversation.render(p.prompt, len(p.images))
+            for p in probes
+        ]
+        requests = self.conversation.prefill_requests(probes, texts)
+        return [_Task(*parts) for parts in zip(probes, texts, requests, strict=True)]
+
+    def _answer_sharing(
+        self, prefiller: Prefiller, tasks: Mapping[int, _Task], images: ImageStore
     ) -> dict[int, Response | Exception]:
-        """Answer what can be answered with common beginnings read once, by the probes' places."""
-        texts = self._texts(probes)
-        passages = self.conversation.passages(probes, texts)
-        out: dict[int, Response | Exception] = {}
+        """Answer what can be answered with common prefixes read once."""
+        requests = {i: task.request for i, task in tasks.items()}
+        answers: dict[int, Response | Exception] = {}
 
         def process(rows: Sequence[int]) -> dict[str, Any]:
-            return self._encode([texts[i] for i in rows], [probes[i] for i in rows], images)
+            return self._encode([tasks[i] for i in rows], images)
 
-        assert self._reader
-        for reading in self._reader.read(passages, process):
-            statistics = statistics_of(reading, passages, self.model.get_output_embeddings())
-            for i, at in reading.rows.items():
-                if probes[i].ask == "embed":
-                    out[i] = self._answer(probes[i], reading.states[at[0]])
-                elif probes[i].ask == "choose":
-                    out[i] = self._answer(probes[i], statistics[i].log_probs)
-                elif at:
-                    out[i] = self._answer(probes[i], statistics[i])
-            for keeps in (False, True):
-                rows = [i for i in reading.beginnings if probes[i].token_statistics is keeps]
-                for some in batched(rows, ROWS_AT_ONCE):
-                    inputs = self._reader.continued([reading.beginnings[i] for i in some])
-                    replies = self._replied([probes[i] for i in some], inputs)
-                    out.update(zip(some, replies, strict=True))
-        return out
+        for result in prefiller.prefill(requests, process):
+            statistics = statistics_of(result, requests, self.model.get_output_embeddings())
+            for i, state_rows in result.rows.items():
+                if tasks[i].probe.ask == "embed":
+                    answers[i] = self._embedding(tasks[i], result.states[state_rows[0]])
+                elif state_rows:
+                    answers[i] = self._answer(tasks[i], statistics[i])
+            for with_statistics in (False, True):
+                rows = [
+                    i for i in result.prefixes if tasks[i].probe.token_statistics is with_statistics
+                ]
+                for batch in batched(rows, ROWS_AT_ONCE):
+                    inputs = prefiller.continued([result.prefixes[i] for i in batch])
+                    answers |= self._generate({i: tasks[i] for i in batch}, inputs)
+        return answers
 
-    def _answer(self, probe: Probe, given: TokenStatistics | torch.Tensor) -> Response:
-        """Return the response to a probe, from statistics, option log-probabilities or a state."""
-        if isinstance(given, TokenStatistics):
-            if probe.ask == "score":
-                return self._response(probe, **given.fields(every_token=bool(probe.images)))
-            return self._response(probe, **given.fields(), is_greedy=tuple(given.greedy.tolist()))
-        self._check_numbers(given)
-        if probe.ask == "embed":
-            return self._response(probe, state=pack_state(given))
-        values = given.tolist()
-        own, spellings = values[: probe.n_options], values[probe.n_options :]
-        fields = letter_fields(own, spellings, labels=probe.labels)
+    def _batches(self, requests: Mapping[int, PrefillRequest]) -> Iterator[Sequence[int]]:
+        """Yield the rows of forward passes: of similar length, and with memory for their logits."""
+        rows = list(requests)
+        lengths = [len(requests[i].prompt) + len(requests[i].suffix) for i in rows]
+        vocabulary = self.model.config.get_text_config().vocab_size
+        for positions in by_length(lengths, forward_cost(self.model.device.type)):
+            width = max(len(requests[rows[i]].suffix) for i in positions) + 1
+            n = min(ROWS_AT_ONCE, rows_at_once(width, vocabulary))
+            yield from batched([rows[i] for i in positions], n)
+
+    def _answer_rows(
+        self, tasks: Mapping[int, _Task], images: ImageStore
+    ) -> dict[int, Response | Exception]:
+        """Answer probes of one kind in a forward pass in which each is a row."""
+        inputs = self._inputs(list(tasks.values()), images)
+        kind = next(iter(tasks.values())).probe.ask
+        n_after = int(kind not in ("choose", "embed"))  # of what is read
+        lengths = dict(zip(tasks, inputs["attention_mask"].sum(1).tolist(), strict=True))
+        answers: dict[int, Response | Exception] = {
+            i: self._score_in_windows(tasks[i]) or error
+            for i, n_tokens in lengths.items()
+            if (error := self.too_long(n_tokens + n_after, tasks[i].where))
+        }
+        if answers:
+            rest = {i: task for i, task in tasks.items() if i not in answers}
+            return answers | (self._answer_rows(rest, images) if rest else {})
+        requests = [task.request for task in tasks.values()]
+        if kind in ("generate", "continue_text"):
+            return self._generate(tasks, inputs)
+        width = max(len(request.suffix) for request in requests)
+        if kind == "embed":
+            outputs = self.model.base_model(**inputs).last_hidden_state
+        else:
+            n_logits = max(r.n_states + width - len(r.suffix) for r in requests)
+            outputs = self.model(**inputs, logits_to_keep=n_logits).logits
+        for (i, task), output in zip(tasks.items(), outputs, strict=True):
+            end = len(output) - width + len(task.request.suffix)
+            row = output[end - task.request.n_states : end]
+            if kind == "embed":
+                answers[i] = self._embedding(task, row[0])
+            else:
+                ids = torch.tensor(task.request.targets, device=output.device)
+                rows = torch.zeros_like(ids) if len(row) < len(ids) else None
+                answers[i] = self._answer(task, token_statistics(row, ids, rows))
+        return answers
+
+    def _score_in_windows(self, task: _Task) -> Response | None:
+        """Score a text that is longer than the model's context, unless its prompt is, too."""
+        context, request = self._context() or 0, task.request
+        n_prompt, reply = len(request.prompt), request.targets
+        if request.images or n_prompt >= context or task.probe.ask not in ("score", "score_text"):
+            return None
+        ids, parts = torch.tensor([*request.prompt, *reply], device=self.model.device), []
+        for begin, end, n_new in windows(n_prompt, len(reply), context):
+            logits = self.model(input_ids=ids[None, begin:end], logits_to_keep=n_new + 1).logits
+            parts.append(token_statistics(logits[0, -n_new - 1 : -1], ids[end - n_new : end]))
+        return self._answer(task, TokenStatistics.join(parts))
+
+    def _answer(self, task: _Task, statistics: TokenStatistics) -> Response:
+        """Return the response of a probe that chooses a letter or scores a text."""
+        probe = task.probe
+        if probe.ask == "choose":
+            self._check_numbers(statistics.log_probs)
+            log_probs, n = statistics.log_probs.tolist(), probe.n_options
+            fields = letter_fields(log_probs[:n], log_probs[n:], labels=probe.labels)
+        elif probe.ask == "score":
+            fields = statistics.fields(every_token=bool(probe.images))
+        else:
+            fields = statistics.fields() | {"is_greedy": tuple(statistics.greedy.tolist())}
         return self._response(probe, **fields)
 
-    @torch.inference_mode()
-    def _choose(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
-        labels, n_options = probes[0].labels, max(p.n_options for p in probes)
-        before, letters = (
-            self.conversation.label_ids(split_labels(labels)[:n_options])
-            if labels
-            else ([], self.conversation.letter_ids(n_options))
-        )
-        own = [letters[: probe.n_options] for probe in probes]
-        tokens = [
-            [*ids, *self.conversation.other_spellings(split_labels(labels)[: len(ids)], ids)]
-            for ids in own
-        ]
-        out: dict[int, Response] = {}
-        for rows, inputs in self._batches(probes, images, [before] * len(probes)):
-            logits = self.model(**inputs, logits_to_keep=1).logits[:, -1]
-            for row, log_probs in zip(rows, logits.float().log_softmax(-1), strict=True):
-                out[row] = self._answer(probes[row], log_probs[tokens[row]].cpu())
-        return [out[row] for row in range(len(probes))]
+    def _embedding(self, task: _Task, state: torch.Tensor) -> Response:
+        self._check_numbers(state)
+        return self._response(task.probe, state=pack_state(state))
 
     @property
     def end_ids(self) -> list[int]:
@@ -259,19 +295,11 @@ class HuggingFaceVLM:
         if values.isnan().any():
             raise DataError(f"{self.name} returns NaN; load it with dtype: float32 or bfloat16")
 
-    @torch.inference_mode()
-    def _generate(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
-        out: list[Response | Exception] = []
-        for some in batched(probes, ROWS_AT_ONCE):
-            inputs = self._inputs(some, images)
-            self._check_lengths(some, inputs, n_more=1)
-            out += self._replied(some, inputs)
-        return out
-
-    def _replied(
-        self, probes: Sequence[Probe], inputs: dict[str, Any]
-    ) -> list[Response | Exception]:
+    def _generate(
+        self, tasks: Mapping[int, _Task], inputs: dict[str, Any]
+    ) -> dict[int, Response | Exception]:
         """Generate replies, each up to its own limit; one that outgrows the context fails."""
+        probes = [task.probe for task in tasks.values()]
         decoding = Decoding(probes, self._check_numbers)
         # a decoder of its own starts with one token
         n_prompt = 1 if is_encoder_decoder(self.model.config) else inputs["input_ids"].shape[1]
@@ -284,110 +312,22 @@ class HuggingFaceVLM:
         )
         new_ids = [row[:n] for row, n in zip(ids[:, n_prompt:].tolist(), limits, strict=True)]
         texts = self.tokenizer.batch_decode(new_ids, skip_special_tokens=True)
-        ends = self.end_ids
-        fields = decoding.fields(new_ids, ends)
+        statistics = decoding.fields(new_ids, self.end_ids)
         lengths = inputs["attention_mask"].sum(1).tolist()
-        replies: list[Response | Exception] = []
-        for probe, text, more, n_tokens, row in zip(
-            probes, texts, fields, lengths, new_ids, strict=True
+        answers: dict[int, Response | Exception] = {}
+        for (i, task), text, fields, n_tokens, row in zip(
+            tasks.items(), texts, statistics, lengths, new_ids, strict=True
         ):
-            n_reply = next((i + 1 for i, token in enumerate(row) if token in ends), len(row))
-            if too_long := self._too_long(probe, n_tokens + n_reply):
-                replies.append(too_long)
+            n_reply = next((n for n, token in enumerate(row, 1) if token in self.end_ids), len(row))
+            if error := self.too_long(n_tokens + n_reply, task.where):
+                answers[i] = error
                 continue
-            choice = parse_choice(text, probe.options, probe.labels or LETTERS)
-            replies.append(self._response(probe, text=text, choice=choice, **more))
-        return replies
-
-    @torch.inference_mode()
-    def _embed(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
-        replies, out = self._replies(probes), dict[int, Response]()
-        for rows, inputs in self._batches(probes, images, replies):
-            states_btd = self.model.base_model(**inputs).last_hidden_state
-            width = max(len(replies[row]) for row in rows)
-            for row, states_td in zip(rows, states_btd, strict=True):
-                last = len(states_td) - 1 - width + len(replies[row])
-                out[row] = self._answer(probes[row], states_td[last])
-        return [out[row] for row in range(len(probes))]
-
-    def _score(self, probes: Sequence[Probe], images: ImageStore) -> list[Response]:
-        """Score each continuation, as the model's reply to the prompt or as raw text after it."""
-        scored = zip(probes, self._all_statistics(probes, images), strict=True)
-        return [self._answer(probe, statistics) for probe, statistics in scored]
-
-    @torch.inference_mode()
-    def _all_statistics(self, probes: Sequence[Probe], images: ImageStore) -> list[TokenStatistics]:
-        replies = self._replies(probes)
-        parts = list(range(len(probes)))
-        if probes[0].ask == "score":
-            prompts = [(p.prompt, [image.sha256 for image in p.images]) for p in probes]
-            parts = longest(prompts, replies, (self._context() or 2**31) // 2)
-        order = sorted(set(parts), key=lambda row: len(replies[row]), reverse=True)
-        statistics: dict[int, TokenStatistics] = {}
-        while order:
-            n = rows_at_once(len(replies[order[0]]) + 1, self._text_config().vocab_size)
-            rows, order = order[:n], order[n:]
-            statistics.update(
-                zip(rows, self._statistics([probes[i] for i in rows], images), strict=True)
-            )
-        return [
-            statistics[whole].at(slice(len(reply)))
-            for whole, reply in zip(parts, replies, strict=True)
-        ]
-
-    def _statistics(self, probes: Sequence[Probe], images: ImageStore) -> list[TokenStatistics]:
-        replies, out, context = self._replies(probes), dict[int, TokenStatistics](), self._context()
-        for rows, inputs in self._batches(probes, images, replies):
-            if context and inputs["attention_mask"].shape[1] > context:
-                out |= {row: self._long(probes[row], images, context) for row in rows}
-                continue
-            width = max(len(replies[row]) for row in rows)
-            logits = self.model(**inputs, logits_to_keep=width + 1).logits[:, -width - 1 : -1]
-            for row, row_logits in zip(rows, logits, strict=True):
-                ids = torch.tensor(replies[row], device=row_logits.device)
-                out[row] = token_statistics(row_logits[: len(ids)], ids)
-        return [out[row] for row in range(len(probes))]
-
-    def _long(self, probe: Probe, images: ImageStore, context: int) -> TokenStatistics:
-        """Score a text that may be longer than the model's context, then in `windows`."""
-        inputs, (reply,) = self._with_replies([probe], images)
-        ids = inputs["input_ids"][0]
-        if len(ids) <= context:
-            return self._statistics([probe], images)[0]
-        n_prompt, parts = len(ids) - len(reply), []
-        if probe.images or n_prompt >= context:
-            error = self._too_long(probe, len(ids))
-            assert error
-            raise TooManyTokens({probe.id: error})
-        for begin, end, new in windows(n_prompt, len(reply), context):
-            logits = self.model(input_ids=ids[None, begin:end], logits_to_keep=new + 1).logits
-            parts.append(token_statistics(logits[0, -new - 1 : -1], ids[end - new : end]))
-        return TokenStatistics.join(parts)
-
-    def _with_replies(
-        self, probes: Sequence[Probe], images: ImageStore
-    ) -> tuple[dict[str, Any], list[list[int]]]:
-        """Return the inputs of prompts (padded left) and replies (padded right), and the latter."""
-        inputs, replies = self._inputs(probes, images), self._replies(probes)
-        append_replies(inputs, replies, self._pad, self.family.reply_token_type)
-        return inputs, replies
-
-    def _replies(self, probes: Sequence[Probe]) -> list[list[int]]:
-        """Return the tokens of each continuation, as a reply to the prompt or as raw text."""
-        if probes[0].ask == "score_text":
-            replies = [text for _, text in self._raw_texts(probes)]
-        else:
-            replies = self.conversation.reply_ids([p.continuation.strip() for p in probes])
-        for probe, reply in zip(probes, replies, strict=True):
-            if not probe.continuation.strip() or not reply:
-                raise DataError(f"{probe.variant} of item {probe.item_id}: nothing to score")
-        return replies
-
-    def _raw_texts(self, probes: Sequence[Probe]) -> list[tuple[list[int], list[int]]]:
-        return [self.conversation.raw_ids(probe.prompt, probe.continuation) for probe in probes]
+            choice = parse_choice(text, task.probe.options, task.probe.labels or LETTERS)
+            answers[i] = self._response(task.probe, text=text, choice=choice, **fields)
+        return answers
 
     def _context(self) -> int | None:
-        return getattr(self._text_config(), "max_position_embeddings", None)
+        return getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
 
     def too_long(self, n_tokens: int, subject: str) -> DataError | None:
         """Return the error of an item with more tokens than the model has positions."""
@@ -399,73 +339,80 @@ class HuggingFaceVLM:
             " the pictures smaller or the texts shorter"
         )
 
-    def _too_long(self, probe: Probe, n_tokens: int) -> DataError | None:
-        return self.too_long(n_tokens, f"{probe.variant} of item {probe.item_id}")
+    def _inputs(self, tasks: Sequence[_Task], images: ImageStore) -> dict[str, Any]:
+        """Return the inputs of prompts, padded left, and what follows them, padded right."""
+        if tasks[0].probe.ask in RAW:
+            inputs = left_padded([task.request.prompt for task in tasks], self._pad)
+        else:
+            inputs = self._encode(tasks, images)
+        suffixes = [task.request.suffix for task in tasks]
+        append_replies(inputs, suffixes, self._pad, self.family.reply_token_type)
+        return {name: value.to(self.model.device) for name, value in inputs.items()}
 
-    def _check_lengths(
-        self, probes: Sequence[Probe], inputs: dict[str, Any], n_more: int = 0
-    ) -> None:
-        """Refuse those of a batch that, with ``n_more`` tokens, have more than fit."""
-        lengths = inputs["attention_mask"].sum(1).tolist()
-        errors = {
-            probe.id: error
-            for probe, n in zip(probes, lengths, strict=True)
-            if (error := self._too_long(probe, n + n_more))
-        }
-        if errors:
-            raise TooManyTokens(errors)
-
-    def _text_config(self) -> Any:
-        return self.model.config.get_text_config()
-
-    def _batches(
-        self, probes: Sequence[Probe], images: ImageStore, replies: Sequence[list[int]]
-    ) -> Iterator[tuple[list[int], dict[str, Any]]]:
-        """Return rows and a forward pass's inputs, with replies, in batches of similar length."""
-        raw = probes[0].ask == "score_text"
-        texts = [] if raw else self._texts(probes)
-        prompts = [b for b, _ in self._raw_texts(probes)] if raw else self.conversation.ids(texts)
-        lengths = [len(ids) + len(reply) for ids, reply in zip(prompts, replies, strict=True)]
-        for rows in by_length(lengths, forward_cost(self.model.device.type)):
-            for some in batched(rows, ROWS_AT_ONCE):
-                inputs = self._inputs([probes[i] for i in some], images)
-                more = [replies[i] for i in some]
-                append_replies(inputs, more, self._pad, self.family.reply_token_type)
-                if probes[0].ask in ("choose", "embed"):  # others may be read in windows
-                    self._check_lengths([probes[i] for i in some], inputs)
-                yield list(some), inputs
-
-    def _inputs(self, probes: Sequence[Probe], images: ImageStore) -> dict[str, Any]:
-        """Return the inputs of prompts, padded left."""
-        if probes[0].ask in RAW:
-            return self._padded([before for before, _ in self._raw_texts(probes)])
-        return self._encode(self._texts(probes), probes, images)
-
-    def _texts(self, probes: Sequence[Probe]) -> list[str]:
-        """Return the prompts as rendered; raw texts have none."""
-        return [
-            "" if p.ask in RAW else self.conversation.render(p.prompt, len(p.images))
-            for p in probes
-        ]
-
-    def _padded(self, rows: Sequence[list[int]]) -> dict[str, Any]:
-        """Return inputs of tokens alone, padded left."""
-        width, pad = max(map(len, rows)), self._pad
-        ids = [[pad] * (width - len(row)) + row for row in rows]
-        mask = [[0] * (width - len(row)) + [1] * len(row) for row in rows]
-        return {
-            name: torch.tensor(values, device=self.model.device)
-            for name, values in (("input_ids", ids), ("attention_mask", mask))
-        }
-
-    def _encode(
-        self, texts: Sequence[str], probes: Sequence[Probe], images: ImageStore
-    ) -> dict[str, Any]:
-        pictures = [[images.open(ref) for ref in probe.images] for probe in probes]
-        inputs = self.conversation.encode(texts, pictures)
+    def _encode(self, tasks: Sequence[_Task], images: ImageStore) -> dict[str, Any]:
+        pictures = [[images.open(ref) for ref in task.probe.images] for task in tasks]
+        inputs = self.conversation.encode([task.text for task in tasks], pictures)
         return {name: value.to(self.model.device) for name, value in inputs.items()}
 
     def _response(self, probe: Probe, **fields: Any) -> Response:
         return Response(
             probe_id=probe.id, model_fingerprint=self.fingerprint, model=self.name, **fields
         )
+
+
+def as_vlm(model: str | Path | VLM, name: str | None = None, **options: Any) -> VLM:
+    """Return a model that implements the protocol; load it if ``model`` is a checkpoint.
+
+    Parameters
+    ----------
+    model : str, path or VLM
+        Folder, hub id, ``shapes:llava``, or an object that implements the protocol.
+    name : str, optional
+        A checkpoint's name in tables.
+    **options
+        Further arguments of `HuggingFaceVLM`.
+
+    Raises
+    ------
+    ConfigError
+        If the object lacks an attribute of the protocol.
+    PrerequisiteError, DataError
+        As `HuggingFaceVLM`.
+    """
+    if isinstance(model, str | Path):
+        return HuggingFaceVLM(str(model), name, **options)
+    vlm: VLM = check_protocol(model, VLM, "model")
+    return vlm
+
+
+def lazy_vlm(model: ModelConfig) -> HuggingFaceVLM:
+    """Return a model that loads when it is used: a finished run needs its fingerprint alone."""
+    return cast("HuggingFaceVLM", LazyVLM(model))
+
+
+class LazyVLM:
+    """A `HuggingFaceVLM` that loads when it is used; another process gets it without weights."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        self.name, self._model = model.path, model
+        self.fingerprint = fingerprint(
+            resolve_path(model.path),
+            model.dtype,
+            model.revision,
+            model.quantization,
+            model.image_padding,
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loaded, name)
+
+    def __reduce__(self) -> tuple[type[LazyVLM], tuple[ModelConfig]]:
+        return LazyVLM, (self._model,)
+
+    def release(self) -> None:
+        """Drop the weights; the next use loads them again."""
+        vars(self).pop("_loaded", None)
+
+    @cached_property
+    def _loaded(self) -> HuggingFaceVLM:
+        return HuggingFaceVLM(**self._model.model_dump(), name=self.name)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -20,21 +19,16 @@ from transformers import (
 from flipbench.config.local_models import ModelConfig, Quantization
 from flipbench.core.errors import FlipbenchError, PrerequisiteError, need
 from flipbench.models.loading_report import load_pretrained
-from flipbench.models.plugins import check_protocol
-from flipbench.models.protocols import VLM, Capability
+from flipbench.models.protocols import Capability
 from flipbench.models.vlm.adapters import Placement, attach_adapter
 from flipbench.models.vlm.checkpoints import (
     base_of,
     check_files,
     check_layers,
-    fingerprint,
     first_line,
     resolve_path,
 )
 from flipbench.models.vlm.families import family_of
-
-if TYPE_CHECKING:
-    from flipbench.models.vlm.huggingface import HuggingFaceVLM
 
 log = logging.getLogger(__name__)
 
@@ -57,33 +51,6 @@ def usable_device(name: str) -> str:
             " with a GPU and a build of torch for it"
         ) from error
     return name
-
-
-def as_vlm(model: str | Path | VLM, name: str | None = None, **options: Any) -> VLM:
-    """Return a model that implements the protocol; load it if ``model`` is a checkpoint.
-
-    Parameters
-    ----------
-    model : str, path or VLM
-        Folder, hub id, ``shapes:llava``, or an object that implements the protocol.
-    name : str, optional
-        A checkpoint's name in tables.
-    **options
-        Further arguments of `HuggingFaceVLM`.
-
-    Raises
-    ------
-    ConfigError
-        If the object lacks an attribute of the protocol.
-    PrerequisiteError, DataError
-        As `HuggingFaceVLM`.
-    """
-    if isinstance(model, str | Path):
-        from flipbench.models.vlm.huggingface import HuggingFaceVLM
-
-        return HuggingFaceVLM(str(model), name, **options)
-    vlm: VLM = check_protocol(model, VLM, "model")
-    return vlm
 
 
 def load_model(
@@ -237,36 +204,3 @@ def capabilities(path: str, revision: str | None = None, **options: Any) -> froz
             f"{path}: its configuration cannot be read ({first_line(error)}); copy the checkpoint"
             " again, or set trust_remote_code if it needs code that you trust"
         ) from error
-
-
-def on_demand(model: ModelConfig) -> HuggingFaceVLM:
-    """Return a model that loads lazily: a finished run needs only its name and fingerprint."""
-    return cast("HuggingFaceVLM", _OnDemand(model))
-
-
-class _OnDemand:
-    def __init__(self, model: ModelConfig) -> None:
-        self.name, self._model = model.path, model
-        self.fingerprint = fingerprint(
-            resolve_path(model.path),
-            model.dtype,
-            model.revision,
-            model.quantization,
-            model.image_padding,
-        )
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loaded, name)
-
-    def __reduce__(self) -> tuple[type[_OnDemand], tuple[ModelConfig]]:
-        return _OnDemand, (self._model,)  # without its weights, which the other process loads
-
-    def release(self) -> None:
-        """Drop the weights; the next use loads them again."""
-        vars(self).pop("_loaded", None)
-
-    @cached_property
-    def _loaded(self) -> HuggingFaceVLM:
-        from flipbench.models.vlm.huggingface import HuggingFaceVLM
-
-        return HuggingFaceVLM(**self._model.model_dump(), name=self.name)

@@ -15,14 +15,13 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import JsonDict
 from flipbench.models.chat.messages import ChatReply, ChatRequest
 from flipbench.models.protocols import release
-from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.models.vlm.loading import on_demand
+from flipbench.models.vlm.huggingface import HuggingFaceVLM, lazy_vlm
 from flipbench.prompting.wrappers import answer_text
 
 
 def local_chat(spec: LocalChatSpec, seed: int = 0) -> LocalChat:
     """Return the configured model; its weights are loaded on first use."""
-    return LocalChat(on_demand(spec.model), spec.max_tokens, spec.temperature, seed)
+    return LocalChat(lazy_vlm(spec.model), spec.max_tokens, spec.temperature, seed)
 
 
 class LocalChat:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from flipbench.core.errors import DataError
 from flipbench.models.chat.log_probs import N_WITH_STATISTICS
-from flipbench.models.vlm.sharing.prefix import Passage, Reading
+from flipbench.models.vlm.sharing.prefix import PrefillRequest, PrefillResult
 
 _MAX_LOGITS = 2**26
 _STATE = "<f4"  # little-endian float32
@@ -98,61 +97,37 @@ def token_statistics(
 
 
 def statistics_of(
-    reading: Reading, passages: Sequence[Passage], head: Callable[[torch.Tensor], torch.Tensor]
+    result: PrefillResult,
+    requests: Mapping[int, PrefillRequest],
+    head: Callable[[torch.Tensor], torch.Tensor],
 ) -> dict[int, TokenStatistics]:
-    """Return the statistics of each passage's targets, by its position.
+    """Return the statistics of the targets of each request that was read, by its key.
 
-    Parameters
-    ----------
-    reading : Reading
-        Of some of the passages.
-    head : callable
-        Returns the logits of some states, shape (n, vocabulary).
+    ``head`` returns the logits of some states, shape (n, vocabulary).
     """
     rows, ids, ends = list[int](), list[int](), dict[int, int]()
-    for row, at in reading.rows.items():
-        if targets := passages[row].targets:
-            rows += at if len(at) == len(targets) else at * len(targets)
+    for key, state_rows in result.rows.items():
+        if targets := requests[key].targets:
+            one_each = len(state_rows) == len(targets)
+            rows += state_rows if one_each else state_rows * len(targets)
             ids += targets
-            ends[row] = len(ids)
+            ends[key] = len(ids)
     if not ends:
         return {}
-    states = reading.states
+    states = result.states
     rows_t, order = torch.tensor(rows, device=states.device).sort(stable=True)
     ids_t = torch.tensor(ids, device=states.device)[order]
     parts, n = [], rows_at_once(1, head(states[:1]).shape[-1])
-    for first in range(0, len(states), n):
-        begin, end = torch.searchsorted(rows_t, rows_t.new_tensor([first, first + n])).tolist()
-        logits = head(states[first : first + n])
-        parts.append(token_statistics(logits, ids_t[begin:end], rows_t[begin:end] - first))
-    every = TokenStatistics.join(parts).at(order.argsort().cpu())
+    for start in range(0, len(states), n):
+        begin, end = torch.searchsorted(rows_t, rows_t.new_tensor([start, start + n])).tolist()
+        logits = head(states[start : start + n])
+        parts.append(token_statistics(logits, ids_t[begin:end], rows_t[begin:end] - start))
+    statistics = TokenStatistics.join(parts).at(order.argsort().cpu())
     begins = [0, *ends.values()]
     return {
-        row: every.at(slice(begin, end))
-        for begin, (row, end) in zip(begins, ends.items(), strict=False)
+        key: statistics.at(slice(begin, end))
+        for begin, (key, end) in zip(begins, ends.items(), strict=False)
     }
-
-
-def longest(
-    prompts: Sequence[tuple[str, list[str]]], replies: Sequence[list[int]], limit: int
-) -> list[int]:
-    """Return for each row the one with the longest reply, to the same prompt, that begins with its.
-
-    A token's probability does not depend on what follows it, so one reply's statistics hold for all
-    that begin it. Replies of more than ``limit`` tokens are kept apart: they may be scored in
-    several windows.
-
-    >>> longest([("?", [])] * 4, [[5], [7, 8], [5, 6], [5, 6, 7]], limit=2)
-    [3, 1, 3, 3]
-    """
-    rows = sorted(range(len(prompts)), key=lambda i: (prompts[i], replies[i]), reverse=True)
-    out = list(range(len(prompts)))
-    for longer, row in pairwise(rows):
-        n = len(replies[row])
-        begins = replies[longer][:n] == replies[row] and prompts[longer] == prompts[row]
-        if begins and n <= limit:
-            out[row] = out[longer]
-    return out
 
 
 def rows_at_once(width: int, vocabulary: int) -> int:

@@ -79,7 +79,7 @@ def test_the_prompt_that_trains_is_the_prompt_that_evaluates(
     for folder in (parent, run.path / checkpoint.path):
         vlm, asked = HuggingFaceVLM(str(folder)), []
         for item in list(items.values())[:6]:
-            inputs = vlm._inputs([PromptSettings().probe(item, "original")], run.images)
+            inputs = vlm._inputs(vlm._tasks([PromptSettings().probe(item, "original")]), run.images)
             prompt = inputs["input_ids"][0].tolist()
             reply = vlm.conversation.completion(LETTERS[item.answer or 0])
             target = vlm.tokenizer(reply, add_special_tokens=False)["input_ids"]
@@ -120,7 +120,7 @@ def test_images_of_a_batch_belong_to_its_questions(
     vlm = HuggingFaceVLM(str(tiny_folders["llava"]))
     expected = {}
     for item in list(items.values())[:6]:
-        inputs = vlm._inputs([PromptSettings().probe(item, "original")], run.images)
+        inputs = vlm._inputs(vlm._tasks([PromptSettings().probe(item, "original")]), run.images)
         expected[tuple(inputs["input_ids"][0].tolist())] = inputs["pixel_values"][0]
     for batch in seen:
         for ids, labels, pixels in zip(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers.cache_utils import DynamicLayer
 
-from flipbench.models.vlm.sharing.cache import ROOM, RoomyLayer, stacked
+from flipbench.models.vlm.sharing.cache import ROOM, PreallocatedLayer, stacked
 
 HEADS, SIZE = 2, 3
 
@@ -16,7 +16,7 @@ def some(n: int, seed: int, rows: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
     return keys, values
 
 
-def both(n: int = 5) -> tuple[RoomyLayer, DynamicLayer]:
+def both(n: int = 5) -> tuple[PreallocatedLayer, DynamicLayer]:
     """Return a layer with room and one of transformers, with the same n tokens."""
     (roomy,) = stacked([[(k, v)] for k, v in zip(*some(n, 0), strict=True)], n).layers
     plain = DynamicLayer()
@@ -24,7 +24,7 @@ def both(n: int = 5) -> tuple[RoomyLayer, DynamicLayer]:
     return roomy, plain
 
 
-def assert_same(roomy: RoomyLayer, plain: DynamicLayer) -> None:
+def assert_same(roomy: PreallocatedLayer, plain: DynamicLayer) -> None:
     assert torch.equal(roomy.keys, plain.keys) and torch.equal(roomy.values, plain.values)
     assert roomy.get_seq_length() == plain.get_seq_length()
     assert roomy.get_mask_sizes(1) == plain.get_mask_sizes(1)

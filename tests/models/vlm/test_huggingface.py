@@ -262,9 +262,9 @@ def test_a_tokenizer_that_adds_its_own_first_token_adds_it_once(
     for template in ("{chat}", "{{{{ bos_token }}}}{chat}"):
         vlm = HuggingFaceVLM(str(folder))
         vlm.processor.chat_template = template.format(chat=vlm.processor.chat_template)
-        ids = vlm._inputs([PromptSettings().probe(shapes_items[0], "original")], shapes_store)[
-            "input_ids"
-        ]
+        ids = vlm._inputs(
+            vlm._tasks([PromptSettings().probe(shapes_items[0], "original")]), shapes_store
+        )["input_ids"]
         assert ids[0, 0] == vlm.tokenizer.bos_token_id
         assert (ids == vlm.tokenizer.bos_token_id).sum() == 1
 

@@ -21,7 +21,7 @@ from flipbench.core.records import ImageRef, Probe, Response
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.models.vlm.scoring import unpack_state
 from flipbench.models.vlm.sharing.prefix import SHARING
-from flipbench.models.vlm.sharing.token_trees import by_length, head_and_kept, token_trees
+from flipbench.models.vlm.sharing.token_trees import by_length, prefix_lengths, token_trees
 from flipbench.prompting.prompts import choice_prompt
 from tests.fixtures.tiny_families import FAMILIES, save
 
@@ -118,7 +118,7 @@ def differences(ours: Response | Exception, theirs: Response | Exception) -> lis
 def alone(vlm: HuggingFaceVLM) -> HuggingFaceVLM:
     """Return a model with the same weights that shares nothing."""
     other = copy.copy(vlm)
-    other._reader = None
+    other._prefiller = None
     return other
 
 
@@ -167,7 +167,7 @@ def test_all_kinds_together_are_answered_as_one_by_one(
     tmp_path: Path,
 ) -> None:
     vlm = load(family, tmp_path / "model")
-    assert vlm._reader
+    assert vlm._prefiller
     probes = of_all_kinds(sets)
     for size in (len(probes), 7):
         parts = (vlm.ask(probes[i : i + size], store) for i in range(0, len(probes), size))
@@ -198,10 +198,10 @@ def test_memory_bounds_what_is_kept_and_changes_no_answer(
     one_by_one: Answers,
 ) -> None:
     vlm = HuggingFaceVLM(**ModelConfig(path="shapes:llava", cache_mib=cache_mib).model_dump())
-    assert vlm._reader
+    assert vlm._prefiller
     for answer, expected in zip(vlm.ask(of_all_kinds(sets), store), one_by_one(vlm), strict=True):
         assert differences(answer, expected) == []
-    kept = [kept.layers for kept in vlm._reader._pictures.values()]
+    kept = [kept.layers for kept in vlm._prefiller._cache.values()]
     assert sum(x.nbytes for layers in kept for both in layers for x in both) <= most_kept
 
 
@@ -229,7 +229,7 @@ def test_an_image_is_encoded_once_for_a_batch(
 def test_where_the_pictures_of_a_prompt_end(
     expanded: list[int], plain: list[int], expected: tuple[int, int]
 ) -> None:
-    assert head_and_kept(expanded, plain, IMAGE) == expected
+    assert prefix_lengths(expanded, plain, IMAGE) == expected
 
 
 @given(
@@ -295,7 +295,7 @@ def test_a_letter_asked_in_every_way_is_read_once(
     replies = ("blue", "blue and", "blue and red", "red")
     probes = [probe(0, sets[0], ask="score", continuation=reply) for reply in replies]
     vlm.ask([probe(0, sets[0]), *probes, probe(0, sets[0], ask="generate")], store)
-    prompt = vlm._encode(vlm._texts(probes[:1]), probes[:1], store)["input_ids"].shape[1]
+    prompt = vlm._encode(vlm._tasks(probes[:1]), store)["input_ids"].shape[1]
     ids = vlm.conversation.reply_ids(replies)
     after = {tuple(reply[: n + 1]) for reply in ids for n in range(len(reply) - 1)}
     assert sum(rows * width for rows, width in sizes[:2]) == prompt + len(after)

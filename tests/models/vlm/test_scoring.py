@@ -81,7 +81,8 @@ def test_a_text_longer_than_the_context_is_scored_in_windows(
     monkeypatch.setattr(config, "max_position_embeddings", 64)
     (found,) = vlm.ask([score_probe(text)], shapes_store)
     assert found.n_tokens == whole.n_tokens and found.n_tokens is not None and found.n_tokens > 64
-    by_hand, ids = 0.0, vlm._with_replies([score_probe(text)], shapes_store)[0]["input_ids"][0]
+    (request,) = (task.request for task in vlm._tasks([score_probe(text)]))
+    by_hand, ids = 0.0, torch.tensor([*request.prompt, *request.targets])
     for begin, end, new in windows(len(ids) - found.n_tokens, found.n_tokens, 64):
         with torch.no_grad():
             log_p = vlm.model(input_ids=ids[None, begin:end]).logits[0].log_softmax(-1)
@@ -121,7 +122,7 @@ def test_an_item_with_more_tokens_than_positions_fails_alone(
         long = short.revised(max_new_tokens=30)
         short = short.revised(max_new_tokens=3)
     alone = copy.copy(vlm)
-    alone._reader = vlm._reader if share_images else None
+    alone._prefiller = vlm._prefiller if share_images else None
     monkeypatch.setattr(vlm.model.config.get_text_config(), "max_position_embeddings", context)
     fails, answered = alone.ask([long, short], shapes_store)
     assert isinstance(answered, Response)
@@ -136,7 +137,7 @@ def test_little_memory_changes_nothing(
     probes = [score_probe("red star " * n, prompt="so " * (5 - n)) for n in (1, 4, 2, 3)]
     whole = vlm.ask(probes, shapes_store)
     alone = copy.copy(vlm)
-    alone._reader = None
+    alone._prefiller = None
     with monkeypatch.context() as patch:
         for module in (huggingface, scoring):
             patch.setattr(module, "rows_at_once", lambda width, vocabulary: 1)
@@ -165,7 +166,7 @@ def test_embeddings_are_the_last_token_states(
     batched = torch.stack([torch.tensor(scoring.unpack_state(state)) for state in packed])
     assert "hidden_states" in vlm.can
     for probe, row in zip(probes, batched, strict=True):
-        inputs, _ = vlm._with_replies([probe], shapes_store)
+        inputs = vlm._inputs(vlm._tasks([probe]), shapes_store)
         with torch.no_grad():
             states = vlm.model(**inputs, output_hidden_states=True).hidden_states
         assert torch.allclose(row, states[-1][0, -1], atol=1e-3)

@@ -16,7 +16,7 @@ ROOM = 64
 """Tokens for which there is room after those that were read."""
 
 
-class RoomyLayer(DynamicLayer):  # type: ignore[misc]
+class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
     """Keys and values with room for more tokens: adding one copies no other.
 
     The layer of transformers copies all of them for every token of a reply, which takes most of the
@@ -71,5 +71,5 @@ def stacked(rows: Sequence[Layers], width: int, room: int = ROOM) -> Any:
                 if layers:
                     row[:, width - layers[layer][part].shape[1] : width] = layers[layer][part]
             both.append(values)
-        cache.layers.append(RoomyLayer(both[0], both[1], width))
+        cache.layers.append(PreallocatedLayer(both[0], both[1], width))
     return cache

@@ -131,7 +131,7 @@ def batched(rows: Sequence[T], n: int) -> Iterator[Sequence[T]]:
         yield rows[first : first + n]
 
 
-def head_and_kept(
+def prefix_lengths(
     expanded: Sequence[int], plain: Sequence[int], image_token: int
 ) -> tuple[int, int]:
     """Return how many tokens stand before the end of the last picture.
@@ -150,7 +150,7 @@ def head_and_kept(
     tuple of int
         Their number in ``plain`` and in ``expanded``.
 
-    >>> head_and_kept([1, 9, 9, 9, 5, 6], [1, 8, 5, 6], image_token=9)
+    >>> prefix_lengths([1, 9, 9, 9, 5, 6], [1, 8, 5, 6], image_token=9)
     (2, 4)
     """
     after = list(expanded[::-1]).index(image_token) if image_token in expanded else 0
