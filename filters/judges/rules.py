@@ -38,14 +38,8 @@ Objection = Callable[[Candidate, Edit, ImageStore], str]
 class Rule:
     """A rater that checks one candidate at a time.
 
-    Parameters
-    ----------
-    slug : str
-        Its name in a policy.
-    objection : callable
-        Returns why a candidate is rejected, or an empty string.
-    made_of : str
-        What else its verdicts depend on; becomes part of the rater's name.
+    ``objection`` returns why a candidate is rejected, or "". ``slug`` is its name in a policy, and
+    ``made_of`` what else its verdicts depend on, which becomes part of the rater's name.
     """
 
     rater_kind: Literal["judge", "rule", "oracle"] = "rule"

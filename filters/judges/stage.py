@@ -53,13 +53,7 @@ class JudgeStage:
 
 
 def edit_of(candidate: Candidate) -> Edit:
-    """Return the edit to judge.
-
-    Raises
-    ------
-    DataError
-        If the candidate has no edited image.
-    """
+    """Return the edit to judge."""
     if candidate.edit is None:
         raise DataError(f"{candidate.subject}: there is no edited image to judge")
     return candidate.edit

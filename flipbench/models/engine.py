@@ -57,13 +57,7 @@ class Answers:
 
 
 class AskStage:
-    """A stage: ask one model.
-
-    Parameters
-    ----------
-    first : mapping of str to Response, optional
-        Its responses by probe id, for probes that follow another.
-    """
+    """A stage: ask one model. ``first`` are its responses, for probes that follow another."""
 
     record: type[Record] = Response
 

@@ -24,15 +24,9 @@ DAMAGED = "copy or download it again, or save it again with the version of the l
 class LoadingReport:
     """The tensors that have not found their places.
 
-    Attributes
-    ----------
-    missing : tuple of str
-        Tensors of the model that the checkpoint lacks. Those tied to another, and those that the
-        model's class itself says may be missing, do not count.
-    unexpected : tuple of str
-        Tensors of the checkpoint for which the model has no place.
-    mismatched : tuple of str
-        Tensors of another shape, with both shapes.
+    ``missing`` are those of the model that the checkpoint lacks, but not those tied to another, nor
+    those that the model's class says may be missing; the model has no place for ``unexpected``
+    ones, and ``mismatched`` ones have another shape.
     """
 
     missing: tuple[str, ...] = ()
@@ -69,20 +63,7 @@ class LoadingReport:
         )
 
     def check(self, part: str, where: str | Path, remedy: str = DAMAGED) -> None:
-        """Refuse a checkpoint of which a tensor has not found its place.
-
-        Parameters
-        ----------
-        part : str
-            What was loaded, such as "model" or "transformer".
-        where : str or Path
-            Its folder, file or hub id.
-
-        Raises
-        ------
-        DataError
-            If there is such a tensor.
-        """
+        """Refuse a checkpoint of which a tensor has not found its place (a `DataError`)."""
         if problems := str(self):
             raise DataError(f"{weight_file(where)}: not the {part}'s weights: {problems}; {remedy}")
 
@@ -90,19 +71,9 @@ class LoadingReport:
 def load_pretrained(cls: Any, where: str | Path, part: str, **options: Any) -> Any:
     """Load a model of transformers or diffusers whose tensors have all found their places.
 
-    Parameters
-    ----------
-    cls : type
-        A class with ``from_pretrained``.
-    **options
-        Further arguments of it. With ``device_map="meta"`` only names and shapes are read.
-
-    Raises
-    ------
-    DataError
-        As `LoadingReport.check`.
-    Exception
-        What the library raises if the checkpoint cannot be loaded at all.
+    ``cls`` has ``from_pretrained``, which gets the options; with ``device_map="meta"`` only names
+    and shapes are read. Raises a `DataError` as `LoadingReport.check`, and whatever the library
+    raises if the checkpoint cannot be loaded at all.
     """
     of_diffusers = hasattr(cls, "load_config")
     if not of_diffusers:  # to be told which, instead of an error without names
@@ -144,11 +115,7 @@ def _mismatched(cls: Any, where: str | Path) -> list[tuple[str, list[int], list[
 
 
 def first_names(names: Collection[str]) -> str:
-    """Return the first names of many.
-
-    >>> first_names(["a", "b", "c", "d"])
-    'a, b, c, …'
-    """
+    """Return the first names of many, with an ellipsis."""
     return ", ".join([*list(names)[:_NAMED], *(["…"] if len(names) > _NAMED else [])])
 
 

@@ -28,8 +28,7 @@ def build_target(target: str, arguments: Mapping[str, Any], protocol: type) -> A
     Raises
     ------
     ConfigError
-        If there is no such target, or it is no class; it lacks a method of the protocol, or takes
-        other arguments; its object lacks an attribute of the protocol.
+        If there is no such target, or it or its object does not satisfy the protocol.
     """
     cls = load_target(target)
     if not isinstance(cls, type):
@@ -68,13 +67,7 @@ def _methods(protocol: type) -> list[str]:
 
 
 def check_protocol(thing: Any, protocol: type, what: str) -> Any:
-    """Return ``thing`` after checking that it has every attribute and method of a protocol.
-
-    Raises
-    ------
-    ConfigError
-        If it lacks one, or is a class; ``what`` begins the message.
-    """
+    """Return ``thing`` after checking that it is an object with all that a protocol requires."""
     missing = [
         name
         for name in dict.fromkeys([*protocol.__annotations__, *_methods(protocol)])

@@ -46,9 +46,8 @@ class StoredResponses(Mapping[str, Response]):
         """Each response's ``choice`` by probe id.
 
         They are read from a columnar copy, `COPY`, if the shards still are the very bytes it was
-        made from, by SHA-256. Otherwise all responses are read and checked. Of many, only the
-        choices are kept, which is faster, and whoever looks up a response reads all again. They
-        are copied if no line had to be set aside.
+        made from, by SHA-256. Otherwise all responses are read and checked, and of many only the
+        choices are kept and copied, if no line had to be set aside.
         """
         return {probe_id: choice for probe_id, (choice, _) in self._letters.items()}
 

@@ -77,16 +77,8 @@ _MAX_NAME = 40  # of a speaker or channel
 class WrappedReply(NamedTuple):
     """A reply, split where its marks say.
 
-    Attributes
-    ----------
-    answer : str
-        What is to be read; empty if the reply has no answer.
-    reasoning : str
-        What is marked as reasoning.
-    start : int
-        Where the answer begins in the reply.
-    finished : bool
-        False if the reply ends within its reasoning.
+    ``answer``, empty if there is none, begins at ``start`` of the reply; ``reasoning`` is marked as
+    such; ``finished`` is False if the reply ends within it.
     """
 
     answer: str

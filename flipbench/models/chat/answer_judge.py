@@ -147,13 +147,9 @@ def read_choice(text: str) -> Literal["A", "B", "tie", "unread"]:
 class JudgedReply:
     """A judge's score of one reply.
 
-    Attributes
-    ----------
-    worth : float or None
-        1 if the judge chooses the version's own answer in both orders, 0 if it chooses the other
-        in both, 0.5 otherwise; None if it was not asked or its replies cannot be parsed.
-    unread : bool
-        Whether the judge was asked, and at least one of its two replies cannot be parsed.
+    ``worth`` is 1 if the judge chooses the version's own answer in both orders, 0 if it chooses the
+    other in both, 0.5 otherwise; None if it was not asked or its replies cannot be parsed
+    (``unread``).
     """
 
     worth: float | None

@@ -86,13 +86,7 @@ class ChatAPI:
 
     @cached_property
     def client(self) -> Any:
-        """The openai package's asynchronous client.
-
-        Raises
-        ------
-        PrerequisiteError
-            If the openai package or the key is missing.
-        """
+        """The openai package's asynchronous client."""
         client = self.openai.AsyncOpenAI(
             api_key=_key(self.spec),
             base_url=self.spec.base_url,
@@ -140,13 +134,7 @@ class ChatAPI:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def body(self, request: ChatRequest, images: ImageStore) -> JsonDict:
-        """Return the request as JSON, without parameters that the server rejects.
-
-        Raises
-        ------
-        DataError
-            If an image is missing or damaged.
-        """
+        """Return the request as JSON, without parameters that the server rejects."""
         messages = request.messages(images, self.spec.detail)
         return {"model": self.spec.model, "messages": messages, **self.parameters(request)}
 

@@ -86,15 +86,7 @@ class BatchAPI:
     def ask(
         self, requests: Sequence[ChatRequest], images: ImageStore
     ) -> list[ChatReply | Exception]:
-        """Answer a batch, in order; returns when every request is answered, which may take a day.
-
-        Raises
-        ------
-        DataError
-            If the state cannot be written.
-        PrerequisiteError
-            If another process uses the same folder.
-        """
+        """Answer a batch, in order, once every request is answered, which may take a day."""
         by_id = {request.id(self.settings): request for request in requests}
         with self.folder.locked():
             replies = self._answer(by_id, images)

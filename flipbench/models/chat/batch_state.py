@@ -21,18 +21,8 @@ log = logging.getLogger(__name__)
 class Shard(Value):
     """The state of one batch.
 
-    Attributes
-    ----------
-    name : str
-        Prefix of its files.
-    sent : dict
-        The parameters sent with each request, by ``custom_id``.
-    file_id, batch_id : str
-        The server's ids of the input file and the batch.
-    status, problem, code : str
-        The batch's status, error message and error code, from the server.
-    collected : bool
-        Whether its replies have been downloaded; the state is then final.
+    ``sent`` are the parameters of each request, by ``custom_id``; ``file_id``, ``batch_id``,
+    ``status``, ``problem`` and ``code`` are the server's. Once ``collected``, it is final.
     """
 
     name: str
@@ -46,22 +36,13 @@ class Shard(Value):
 
 
 class BatchFolder:
-    """A folder with a state file, an output file and an error file for each shard.
-
-    Only the user can read the files.
-    """
+    """A folder, for the user alone, with a state, an output and an error file for each shard."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def shards(self) -> list[Shard]:
-        """Return the state of every shard.
-
-        Raises
-        ------
-        PrerequisiteError
-            If a state file is damaged.
-        """
+        """Return the state of every shard."""
         shards = []
         for path in sorted(self.path.glob("*.state.json")):
             try:
@@ -106,15 +87,7 @@ class BatchFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the folder, and remove input files left behind by a kill.
-
-        Raises
-        ------
-        PrerequisiteError
-            If another process has locked it.
-        DataError
-            If it cannot be written.
-        """
+        """Lock the folder against other processes, and remove input files left behind by a kill."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             with (self.path / ".lock").open("w") as lock:

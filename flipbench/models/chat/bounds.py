@@ -113,14 +113,7 @@ def _event_loop(_process: int) -> asyncio.AbstractEventLoop:
 
 
 class RateLimiter:
-    """Space requests evenly, under several limits at once.
-
-    Parameters
-    ----------
-    per_minute : float or None
-        Limit of each quantity per minute, in the order of the costs given to `wait`; None: no
-        limit.
-    """
+    """Space requests evenly, under several limits per minute at once; None: no limit."""
 
     def __init__(self, *per_minute: float | None) -> None:
         self._seconds_each = [60.0 / n if n else 0.0 for n in per_minute]

@@ -21,16 +21,9 @@ QUOTED = ", quoted"
 
 @dataclass(frozen=True)
 class Rubric:
-    """What a judge is asked about some texts.
+    """What a judge is asked about some texts: ``template`` has a ``{}`` for each.
 
-    Attributes
-    ----------
-    name : str
-        Name and version; a new wording is a new version.
-    template : str
-        The request, with a ``{}`` for each text.
-    labels : tuple of str
-        What it may reply.
+    A new wording is a new version, which is part of the name.
     """
 
     name: str
@@ -141,12 +134,7 @@ class LabelJudge:
 
 
 def read_label(text: str, rubric: Rubric) -> str:
-    """Return the label in a judge's reply; "unread" if it is not one of the rubric's.
-
-    >>> rubric = Rubric("sure-v1", "Is it?", "{}", ("yes", "no"))
-    >>> read_label('{"label": "yes"}', rubric), read_label('{"label": "perhaps"}', rubric)
-    ('yes', 'unread')
-    """
+    """Return the label in a judge's reply; "unread" if it is not one of the rubric's."""
     reply = read_json(text, LabelReply)
     return reply.label if reply and reply.label in rubric.labels else UNREAD
 

@@ -31,39 +31,23 @@ INVALID = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
 
 @dataclass(frozen=True)
 class PromptToken:
-    """A token of a prompt.
-
-    Attributes
-    ----------
-    id : int, optional
-        None for the first token, of which a server says nothing.
-    log_prob : float, optional
-        In nats, given all tokens before it; None if it is not given.
-    """
+    """A token of a prompt: its id, and its log-probability in nats; None if not given."""
 
     id: int | None = None
     log_prob: float | None = None
 
 
 def prompt_tokens(rows: Any, n_tokens: float | None = None) -> tuple[PromptToken, ...]:
-    """Return the tokens of a prompt from vLLM's ``prompt_logprobs``.
+    """Return the T tokens of a prompt from vLLM's ``prompt_logprobs``, which may be null.
 
-    Parameters
-    ----------
-    rows : JSON value
-        One object per token, by token id as text, the prompt's own token first; null where nothing
-        is given, as for the first token. Null: the server returns none.
-    n_tokens : int, optional
-        How many tokens the server says the prompt has.
-
-    Returns
-    -------
-    tuple of PromptToken, shape (T,)
+    There is one object per token, by token id as text, the prompt's own token first; null where
+    nothing is given, as for the first token.
 
     Raises
     ------
     ValueError, TypeError, AttributeError, KeyError, OverflowError
-        If the value has another form or length, or a log-probability is NaN or positive.
+        If the value has another form, or another length than the server's count ``n_tokens``, or a
+        log-probability is NaN or positive.
 
     Examples
     --------
@@ -110,24 +94,10 @@ def reply_tokens(
 
 
 def text_fields(tokens: Sequence[PromptToken], *, every_token: bool) -> dict[str, Any]:
-    """Return the fields of a response for a given text of T tokens.
+    """Return the fields of a response for a given text of T tokens, each with a log-probability.
 
     Means and deviations over the vocabulary are left out, since a server returns no more than a few
     of the most likely tokens.
-
-    Parameters
-    ----------
-    tokens : sequence of PromptToken, shape (T,)
-        Each with a log-probability.
-    every_token : bool
-        Whether to return each token's log-probability even if there are more than
-        `N_WITH_STATISTICS`.
-
-    Examples
-    --------
-    >>> fields = text_fields([PromptToken(5, -0.25), PromptToken(6, -0.5)], every_token=False)
-    >>> fields["log_likelihood"], fields["n_tokens"], fields["token_log_probs"]
-    (-0.75, 2, (-0.25, -0.5))
     """
     values = [token.log_prob for token in tokens if token.log_prob is not None]
     fields: dict[str, Any] = {"log_likelihood": math.fsum(values), "n_tokens": len(values)}
@@ -137,13 +107,7 @@ def text_fields(tokens: Sequence[PromptToken], *, every_token: bool) -> dict[str
 
 
 def most_likely(token: JsonDict) -> tuple[tuple[str, float], ...]:
-    """Return the most likely tokens at a position, and the sampled one if not among them.
-
-    Raises
-    ------
-    ValueError, TypeError, AttributeError, KeyError, OverflowError
-        If the value has another form, or a log-probability is NaN or positive.
-    """
+    """Return the most likely tokens at a position, and the sampled one if not among them."""
     top = [
         (str(t["token"]), checked(t["logprob"], t["token"]))
         for t in token.get("top_logprobs") or []
@@ -165,11 +129,7 @@ def checked(value: Any, token: str) -> float:
 
 
 def by_id(first_tokens: Sequence[tuple[str, float]], ids: Sequence[int]) -> list[float | None]:
-    """Return the log-probabilities of tokens that the server names by id; None: not returned.
-
-    >>> by_id([("token_id:7", -0.5), ("token_id:3", -2.0)], [3, 4])
-    [-2.0, None]
-    """
+    """Return the log-probabilities of tokens that the server names by id; None: not returned."""
     found = dict(first_tokens)
     return [found.get(f"{_TOKEN_ID}{i}") for i in ids]
 
@@ -177,20 +137,10 @@ def by_id(first_tokens: Sequence[tuple[str, float]], ids: Sequence[int]) -> list
 def reply_statistics(
     token_log_probs: Sequence[tuple[float, Sequence[float]]],
 ) -> dict[str, Any]:
-    """Return the fields of a response for a reply of T tokens.
+    """Return the fields of a response from each token's log-probability and most likely tokens.
 
     Means and deviations are those of the most likely tokens, renormalised, since a server returns
     no others; a local checkpoint's are over its whole vocabulary.
-
-    Parameters
-    ----------
-    token_log_probs : sequence of (float, sequence of float), shape (T,)
-        Log-probability, in nats, of the token and of the most likely ones.
-
-    Examples
-    --------
-    >>> reply_statistics([(-0.1, [-0.7, -0.7])])["token_means"]
-    (-0.69315,)
     """
     own = [value for value, _ in token_log_probs]
     means, deviations = [], []
@@ -211,24 +161,11 @@ def reply_statistics(
 def letter_log_probs(
     first_tokens: Sequence[tuple[str, float]], n_options: int, labels: Sequence[str] = LETTERS
 ) -> list[float | None]:
-    """Return each letter's log-probability, or None if it is not among the tokens.
+    """Return the log-probability of each of K letters, in nats; None if it is not among the tokens.
 
     The probabilities of a letter with and without a leading space are added. `HuggingFaceVLM` uses
     only the spelling that the chat template writes, so the values differ if the model gives weight
     to the other.
-
-    Parameters
-    ----------
-    first_tokens : sequence of (str, float)
-        The most likely first tokens and their log-probabilities, in nats.
-    n_options : int
-        K.
-    labels : sequence of str
-        The options' labels.
-
-    Returns
-    -------
-    list of float or None, shape (K,)
 
     Examples
     --------
@@ -248,17 +185,10 @@ def letter_fields(
     """Return the fields of a response that chooses the most likely of K letters.
 
     If the letters hold less than `LEAST_SHARE` of the probability, the model would write something
-    else first (a blank line, ``<think>``), and the reply is unreadable.
-
-    Parameters
-    ----------
-    log_probs : sequence of float or None, shape (K,)
-        In nats; None: not returned, and less likely than any that is.
-    spellings : sequence of float
-        Log-probabilities of the letters' other spellings, which count for the share alone.
-    labels : str
-        The probe's. Of numbers the share is measured but decides nothing: only one detector asks
-        for them, and compares what a model prefers among labels that it may never have seen.
+    else first (a blank line, ``<think>``), and the reply is unreadable. ``spellings`` are the
+    log-probabilities of other spellings, which count for the share alone. Of numbers as ``labels``
+    the share decides nothing: only one detector asks for them, and compares what a model prefers
+    among labels that it may never have seen.
 
     Examples
     --------

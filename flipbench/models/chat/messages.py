@@ -131,11 +131,10 @@ class ChatRequest:
 class ChatReply:
     """A reply, its usage, and its parsed content if it conforms to the schema.
 
-    ``first_tokens`` are the most likely first tokens as (text, log-probability in nats), if they
-    were requested and the server returns them; ``token_log_probs`` are the log-probabilities of
-    each token of the reply and of the most likely tokens at its position. ``reasoned`` is whether
-    it was preceded by reasoning, which ``text`` leaves out. ``prompt_tokens`` are those of the
-    prompt, if they were requested and the server returns them. ``cut_off`` is whether the reply
+    ``first_tokens`` are the most likely first tokens and their log-probabilities in nats,
+    ``token_log_probs`` the log-probability of each token and of the most likely ones at its
+    position, and ``prompt_tokens`` those of the prompt, each if requested and returned.
+    ``reasoned`` is whether reasoning, which ``text`` leaves out, came first; ``cut_off`` whether it
     ends at its limit of tokens.
     """
 
@@ -194,11 +193,6 @@ def data_url(ref: ImageRef, images: ImageStore) -> str:
 
     PNG, JPEG and WebP are sent as stored; other formats, and images rotated by EXIF, are sent as
     upright PNG, so that the model sees the same image as flipbench.
-
-    Raises
-    ------
-    DataError
-        If the image is missing or damaged.
     """
     mime = _MIME.get(ref.format)
     data = images.read(ref)
@@ -227,12 +221,10 @@ def read_json(text: str, schema: type[Schema]) -> Schema | None:
 def read_reply(
     body: Any, spec: ChatSpec, request: ChatRequest, sent: JsonDict, *, price_factor: float = 1.0
 ) -> tuple[ChatReply | ServiceError, JsonDict]:
-    """Read a chat completion.
+    """Read a chat completion, whatever the server sent.
 
     Parameters
     ----------
-    body : JSON value
-        The server's reply, whatever it is.
     sent : dict
         The parameters that were sent.
     price_factor : float

@@ -39,21 +39,10 @@ _SEPARATOR = re.compile(r"^---[ \t]*$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class PromptFile:
-    """A prompt: an instruction, and the template of an item.
+    """A prompt: an instruction, and the template of an item, with the placeholders that it uses.
 
-    Attributes
-    ----------
-    name, version, about : str, int, str
-    placeholders : tuple of str
-        The fields of an item that it uses.
-    instruction, item : str
-        The two texts.
-    sha256 : str
-        Hash of the file, with normalised line ends.
-    verbatim : bool
-        Whether everything but the placeholders is sent as it stands.
-    quotes : bool
-        Whether the texts of items are quoted.
+    ``sha256`` is the hash of the file, with normalised line ends. If ``verbatim``, everything but
+    the placeholders is sent as it stands; ``quotes`` is whether the texts of items are quoted.
     """
 
     name: str
@@ -102,13 +91,7 @@ class PromptFile:
         return _PLACEHOLDER.sub(value, text)
 
     def request(self, candidate: Candidate, images: tuple[ImageRef, ...] = ()) -> ChatRequest:
-        """Return the request for a candidate.
-
-        Raises
-        ------
-        DataError
-            If the prompt uses a new answer that the candidate does not have yet.
-        """
+        """Return the request for a candidate; a `DataError` if it lacks a new answer."""
         item, flip = candidate.item, candidate.flip
         if "new_answer" in self.placeholders and flip is None:
             raise DataError(f"{candidate.subject}: no new answer yet; draw one first")

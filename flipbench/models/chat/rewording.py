@@ -35,13 +35,7 @@ def as_question(item: Item) -> Item:
 
 
 class RecordedWordings:
-    """A `Reword` from records: replaces the question or caption in a text.
-
-    Parameters
-    ----------
-    wordings : iterable of Wording
-        Wordings of items `as_question`; those of other items are ignored.
-    """
+    """A `Reword` from records of items `as_question`: replaces question or caption in a text."""
 
     def __init__(self, wordings: Iterable[Wording]) -> None:
         self._others: dict[str, tuple[str, ...]] = {}
@@ -63,15 +57,10 @@ class RecordedWordings:
 
 
 class BackTranslation:
-    """A stage: a chat model translates English questions into another language and back.
+    """A stage: a chat model translates English questions into a language and back.
 
     A text that comes back unchanged is stored too, so that it is not translated again;
     `RecordedWordings` ignores it.
-
-    Parameters
-    ----------
-    via : str
-        English name of the language.
     """
 
     record: type[Record] = Wording

@@ -44,7 +44,6 @@ class ManagedVLM:
     Parameters
     ----------
     weights : ModelConfig
-        The checkpoint.
     engine : VLLMConfig
         How it is served.
     servers : VLLMServers
@@ -54,14 +53,8 @@ class ManagedVLM:
     name : str
         In tables.
     local_fingerprint : str, optional
-        That of the weights, if a record names it; files are then read when they are needed.
-
-    Attributes
-    ----------
-    fingerprint : str
-        Hash of the weights' fingerprint and the engine's settings.
-    local_fingerprint : str
-        That of the same weights in transformers.
+        That of the weights in transformers, if a record names it; files are then read when they are
+        needed. The model's own fingerprint adds the engine's settings.
 
     Raises
     ------
@@ -106,13 +99,7 @@ class ManagedVLM:
         return found if isinstance(found, list) else []
 
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
-        """Answer a batch, in order.
-
-        Raises
-        ------
-        PrerequisiteError
-            If the server cannot be started, or ends; it concerns every probe.
-        """
+        """Answer a batch, in order; a server that does not start, or ends, concerns all."""
         answers = self._ready().ask(probes, images)
         if any(isinstance(answer, Exception) for answer in answers):
             self._servers.start(self._served).check()

@@ -41,16 +41,6 @@ class ServerProcess:
         Added to this process's environment, without its PYTHONPATH.
     log : Path
         Gets what it prints.
-
-    Attributes
-    ----------
-    url : str
-        Where it listens, without a path; a free port of this machine.
-
-    Raises
-    ------
-    PrerequisiteError
-        If the log cannot be written.
     """
 
     def __init__(
@@ -75,13 +65,7 @@ class ServerProcess:
             raise PrerequisiteError(f"{log}: {name} cannot be started ({error})") from error
 
     def wait_until_healthy(self, seconds: float) -> None:
-        """Wait until ``/health`` answers.
-
-        Raises
-        ------
-        PrerequisiteError
-            If it ends first, or has not answered in time; the message ends with its log's end.
-        """
+        """Wait until ``/health`` answers; a `PrerequisiteError` quotes the log if it does not."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self.check()
@@ -104,13 +88,7 @@ class ServerProcess:
             )
 
     def get(self, path: str) -> Any:
-        """Return the JSON at a path, None for an empty reply.
-
-        Raises
-        ------
-        ServiceError
-            If there is no answer, or an error.
-        """
+        """Return the JSON at a path, None if it is empty; an error is a `ServiceError`."""
         return self._ask(urllib.request.Request(self.url + path))
 
     def post(self, path: str, body: Mapping[str, Any]) -> None:

@@ -64,10 +64,7 @@ class Served:
 class VLLMServers:
     """The vLLM server of a command: at most one at a time, stopped at the latest when it exits.
 
-    Parameters
-    ----------
-    folder : Path
-        Gets the logs, one for each server and process.
+    ``folder`` gets the logs, one for each server and process.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -77,13 +74,7 @@ class VLLMServers:
         self._adapter = ""
 
     def start(self, served: Served) -> ServerProcess:
-        """Return the server of these weights; start it, and stop another, if need be.
-
-        Raises
-        ------
-        PrerequisiteError
-            If there is no such executable, or the server ends, or is not ready in time.
-        """
+        """Return the server of these weights; start it, and stop another, if need be."""
         if self._process is not None and self._served == served:
             return self._process
         self.stop()
@@ -103,13 +94,7 @@ class VLLMServers:
         return process
 
     def use_adapter(self, name: str, path: str) -> None:
-        """Load an adapter into the running server under a name, instead of the one before.
-
-        Raises
-        ------
-        ServiceError
-            If the server refuses it.
-        """
+        """Load an adapter into the running server, in place of the one before."""
         assert self._process is not None  # started for its base
         if name == self._adapter:
             return

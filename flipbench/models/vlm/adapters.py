@@ -28,21 +28,14 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class Placement:
-    """How many of an adapter's matrices have a place in its base.
-
-    ``n_renamed`` of them had an older version's names, or the adapter's own name in theirs.
-    """
+    """How many of an adapter's matrices have a place in its base, some under an older name."""
 
     n_placed: int
     n_stored: int
     n_renamed: int = 0
 
     def __str__(self) -> str:
-        """Return the counts in words.
-
-        >>> str(Placement(70, 70, 70))
-        '70 of 70 matrices have a place, 70 of them renamed'
-        """
+        """Return the counts in words."""
         older = f", {self.n_renamed} of them renamed" * bool(self.n_renamed)
         return f"{self.n_placed} of {self.n_stored} matrices have a place{older}"
 
@@ -50,21 +43,8 @@ class Placement:
 def attach_adapter(model: Any, where: str, *, only_shapes: bool = False) -> tuple[Any, Placement]:
     """Insert an adapter's matrices into ``model``, which it changes.
 
-    Names of transformers before 4.52 (Qwen2-VL, LLaVA and their kin) are renamed, as are those
-    with an adapter's own name or a wrapper's inside.
-
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The base.
-    where : str
-        The adapter's folder.
-    only_shapes : bool
-        Whether the base has no weights (on the meta device).
-
-    Returns
-    -------
-    tuple of PeftModel and Placement
+    Names of transformers before 4.52 (Qwen2-VL, LLaVA and their kin) are renamed, as are those with
+    an adapter's own name or a wrapper's inside. ``only_shapes`` is for a base on the meta device.
 
     Raises
     ------
@@ -158,13 +138,7 @@ def _place(peft: Any, adapted: Any, file: Path, only_shapes: bool) -> Placement:
 
 
 class CurrentNames:
-    """Finds the name that a stored tensor has today.
-
-    Parameters
-    ----------
-    expected : iterable of str
-        The names under which peft would store the adapter today.
-    """
+    """Finds the name that a stored tensor has today, among those that peft would give it."""
 
     def __init__(self, expected: Iterable[str]) -> None:
         self._expected = set(expected)
@@ -224,10 +198,7 @@ def older_names(name: str) -> Iterator[str]:
 
 
 def _translate_patterns(config: Any, model: Any, stored: Iterable[str]) -> None:
-    """Translate what an adapter's configuration says of modules by names of an older version.
-
-    Only if its tensors have such names: a pattern for today's names stays as it is.
-    """
+    """Translate an older version's module names in an adapter's configuration."""
     modules = [name for name, _ in model.named_modules()]
     names, current = set(modules), {old: name for name in modules for old in older_names(name)}
     layers = {name.partition(".lora_")[0] for name in stored if ".lora_" in name}

@@ -30,12 +30,6 @@ def try_template(reader: Any, name: str) -> None:
     endless loops or from doubling a text until memory ends. A template may still do so for some
     questions only.
 
-    Parameters
-    ----------
-    reader : ProcessorMixin or PreTrainedTokenizerBase
-    name : str
-        The model's name, for the message.
-
     Raises
     ------
     PrerequisiteError

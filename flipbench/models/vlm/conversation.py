@@ -30,19 +30,8 @@ _REPLY = "[reply]"
 class Conversation:
     """Writes one prompt and one reply in the format of a processor and a family.
 
-    Parameters
-    ----------
-    processor : ProcessorMixin
-        Its chat template is looked up at every call, so it may change.
-    family : ModelFamily
-        The prompt format if there is no chat template.
-    name : str
-        The model's name, for messages.
-
-    Raises
-    ------
-    PrerequisiteError
-        If there is no image processor, or neither a chat template nor a prompt format.
+    The processor's chat template is looked up at every call, so it may change; without one, the
+    family's prompt format is used. ``name`` is the model's, for messages.
     """
 
     def __init__(self, processor: Any, family: ModelFamily, name: str) -> None:
@@ -141,13 +130,7 @@ class Conversation:
         return bos + ids[:n_before], ids[n_before:]
 
     def letter_ids(self, n_letters: int) -> list[int]:
-        """Return the first token of each option letter as a reply.
-
-        Raises
-        ------
-        PrerequisiteError
-            If two letters begin with the same token.
-        """
+        """Return the first token of each option letter as a reply; no two may be equal."""
         ids = [reply[0] for reply in self.reply_ids(LETTERS[:n_letters])]
         self._check_distinct(ids, n_letters)
         return ids
@@ -156,11 +139,6 @@ class Conversation:
         """Return the tokens that begin every label as a reply, and each label's next token.
 
         Some tokenizers write the space before a digit as a token of its own.
-
-        Raises
-        ------
-        PrerequisiteError
-            If the next tokens of two labels are the same.
         """
         replies = self.reply_ids(labels)
         common = list(commonprefix(replies))
@@ -169,13 +147,7 @@ class Conversation:
         return common, ids
 
     def other_spellings(self, labels: Sequence[str], ids: Sequence[int]) -> list[int]:
-        """Return tokens that spell labels in other ways: with a space, and words in other cases.
-
-        Parameters
-        ----------
-        ids : sequence of int
-            The labels' own tokens.
-        """
+        """Return other tokens than ``ids`` that spell labels: with a space, in other cases."""
         texts = {
             text
             for label in labels
@@ -197,20 +169,7 @@ class Conversation:
     def prefill_requests(
         self, probes: Sequence[Probe], rendered: Sequence[str]
     ) -> list[PrefillRequest]:
-        """Return what a model reads in order to answer each probe.
-
-        Parameters
-        ----------
-        rendered : sequence of str
-            The probes' prompts as rendered; not used for those with raw text.
-
-        Raises
-        ------
-        DataError
-            If there is nothing to score.
-        PrerequisiteError
-            If two option letters begin with the same token.
-        """
+        """Return what a model reads to answer each probe, from its rendered prompt."""
         prompts = self.ids(rendered)
         n_options: dict[str, int] = {}  # the largest number, by labels
         for probe in probes:
@@ -296,13 +255,7 @@ class Conversation:
         return inputs
 
     def check_images(self, config: Any) -> None:
-        """Process a blank image to check that the processor fits a model of ``config``.
-
-        Raises
-        ------
-        PrerequisiteError
-            If the processor fails, or inserts no image token of the model.
-        """
+        """Process a blank image to check that the processor fits a model of ``config``."""
         blank = Image.new("RGB", (64, 64), "gray")
         try:
             ids = self.encode([self.render("?", 1)], [[blank]])["input_ids"]
@@ -327,10 +280,7 @@ TOKEN_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids", "mm_t
 def append_replies(
     inputs: dict[str, Any], replies: Sequence[list[int]], pad: int, token_type: int = 0
 ) -> None:
-    """Append the replies' tokens, padded right, to the inputs of their prompts.
-
-    ``token_type`` is that of a reply's tokens, for models that have token types.
-    """
+    """Append the replies' tokens, padded right, to the inputs of their prompts."""
     width = max(map(len, replies))
     appended = {
         "input_ids": [reply + [pad] * (width - len(reply)) for reply in replies],

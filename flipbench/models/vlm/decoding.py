@@ -39,14 +39,8 @@ class Decoding(LogitsProcessor):  # type: ignore[misc]
     """Chooses each probe's next token in greedy decoding: for a sample, no other is left.
 
     A sample is drawn by inversion, with one uniform number per token from (seed, probe), so that
-    neither batch, order nor device's generator changes it.
-
-    Parameters
-    ----------
-    probes : sequence of Probe
-        The rows of the batch, all with or all without ``token_statistics``.
-    check : callable
-        Raises an error if the logits are invalid.
+    neither batch, order nor device's generator changes it. All probes of a batch have
+    ``token_statistics``, or none. ``check`` raises an error if the logits are invalid.
     """
 
     def __init__(self, probes: Sequence[Probe], check: Callable[[torch.Tensor], None]) -> None:
@@ -80,13 +74,7 @@ class Decoding(LogitsProcessor):  # type: ignore[misc]
     def fields(
         self, ids: Sequence[Sequence[int]], end_ids: Sequence[int | None]
     ) -> list[dict[str, Any]]:
-        """Return the token statistics of each row's reply, up to its end token, if they were kept.
-
-        Parameters
-        ----------
-        ids : sequence of sequences of int
-            Each row's generated tokens.
-        """
+        """Return the token statistics of each row's reply, up to its end, if they were kept."""
         if not self._keeps_statistics:
             return [{}] * len(ids)
         rows = []
@@ -104,14 +92,7 @@ class Decoding(LogitsProcessor):  # type: ignore[misc]
 
 
 class Limits(StoppingCriteria):  # type: ignore[misc]
-    """Ends each row's reply at its own number of tokens.
-
-    Parameters
-    ----------
-    limits : sequence of int, shape (B,)
-    n_prompt : int
-        Tokens before the replies.
-    """
+    """Ends each row's reply at its own limit of tokens, shape (B,), after ``n_prompt`` others."""
 
     def __init__(self, limits: Sequence[int], n_prompt: int) -> None:
         self._limits, self._n_prompt = torch.tensor(limits), n_prompt
@@ -125,14 +106,9 @@ class Limits(StoppingCriteria):  # type: ignore[misc]
 def sample(logits: torch.Tensor, temperatures: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     """Draw a token for each row by inverting the cumulative distribution.
 
-    Parameters
-    ----------
-    logits : torch.Tensor, shape (n_rows, vocabulary)
-    temperatures, uniform : torch.Tensor, shape (n_rows,)
-        Positive temperatures, and numbers in [0, 1).
+    ``logits`` have shape (n_rows, vocabulary), ``temperatures`` (positive) and ``uniform`` (in [0,
+    1)) shape (n_rows,).
 
-    Examples
-    --------
     >>> logits = torch.tensor([[0.5, 0.3, 0.2]]).log()
     >>> [int(sample(logits, torch.ones(1), torch.tensor([u]))) for u in (0.49, 0.51, 0.79, 0.81)]
     [0, 1, 1, 2]

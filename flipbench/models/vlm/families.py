@@ -18,20 +18,9 @@ EVERYTHING: frozenset[Capability] = frozenset(get_args(Capability))
 class ModelFamily:
     """The prompt format and limits of a family.
 
-    Attributes
-    ----------
-    can : frozenset of str
-        Its capabilities.
-    prompt : str
-        Prompt format without a chat template, with ``{images}`` and ``{prompt}``.
-    image : str
-        Placeholder of one image in ``prompt``, if the processor does not insert it itself.
-    reply : str
-        Format of a reply after ``prompt``, before the end token.
-    min_images, max_images : int
-        Number of images that a probe may have; ``None``: no limit.
-    reply_token_type : int
-        Token type of a reply's tokens: 1 if they, unlike the prompt's, are attended causally.
+    Without a chat template, ``prompt`` has ``{images}`` (each ``image``, unless the processor
+    inserts it) and ``{prompt}``, and ``reply`` follows it. Tokens of a reply get
+    ``reply_token_type``: 1 if they, unlike the prompt's, are attended causally.
     """
 
     can: frozenset[Capability] = EVERYTHING
@@ -43,13 +32,7 @@ class ModelFamily:
     reply_token_type: int = 0
 
     def refuses(self, n_images: int) -> str:
-        """Return why the family does not support this number of images, or "".
-
-        >>> ModelFamily(min_images=1, max_images=1).refuses(2)
-        'it takes exactly 1 image, not 2'
-        >>> ModelFamily().refuses(2)
-        ''
-        """
+        """Return why the family does not support this number of images, or ""."""
         most = self.max_images
         if n_images >= self.min_images and (most is None or n_images <= most):
             return ""

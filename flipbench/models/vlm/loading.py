@@ -34,13 +34,7 @@ log = logging.getLogger(__name__)
 
 
 def usable_device(name: str) -> str:
-    """Return a device; for ``auto`` a GPU if there is one, else the CPU.
-
-    Raises
-    ------
-    PrerequisiteError
-        If this machine has no such device.
-    """
+    """Return a device of this machine; for ``auto`` a GPU if there is one, else the CPU."""
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -79,10 +73,9 @@ def load_model(
 
     Raises
     ------
-    DataError
-        If a tensor is missing, has no place or another shape, or as `attach_adapter`.
-    PrerequisiteError
-        If bitsandbytes is missing or cannot be used here, or as `attach_adapter`.
+    DataError, PrerequisiteError
+        If a tensor is missing, has no place or another shape; if bitsandbytes is missing or cannot
+        be used here; or as `attach_adapter`.
     """
     base, at = base_of(where, revision)
     if quantization:
@@ -112,17 +105,8 @@ def check_weights(model: ModelConfig) -> Placement | None:
     """Check that a checkpoint's tensors have their places, by their names and shapes alone.
 
     Those of a model on the hub, and of one whose weights are quantised already, are only checked
-    when it is loaded; an adapter of such a model is checked here.
-
-    Returns
-    -------
-    Placement or None
-        How many of an adapter's matrices have a place; None if it is none.
-
-    Raises
-    ------
-    DataError, PrerequisiteError
-        As `load_model`.
+    when it is loaded; an adapter of such a model is checked here. Returns an adapter's placement,
+    None for a full model; raises as `load_model`.
     """
     where = resolve_path(model.path)
     check_files(where)
@@ -168,15 +152,7 @@ def four_bits(where: str, dtype: str, **options: Any) -> Any:
 
 
 def architecture(where: str, **options: Any) -> Any:
-    """Return a checkpoint's configuration, without reading its weights.
-
-    Raises
-    ------
-    PrerequisiteError
-        If the model reads no images.
-    DataError
-        As `check_layers`.
-    """
+    """Return the configuration of a checkpoint that reads images, without reading its weights."""
     check_layers(PreTrainedConfig.get_config_dict(where, **options)[0], where)
     config = AutoConfig.from_pretrained(where, **options)
     own_code = "AutoModelForImageTextToText" in getattr(config, "auto_map", {})
@@ -189,13 +165,7 @@ def architecture(where: str, **options: Any) -> Any:
 
 
 def capabilities(path: str, revision: str | None = None, **options: Any) -> frozenset[Capability]:
-    """Return a checkpoint's capabilities, from its configuration alone.
-
-    Raises
-    ------
-    PrerequisiteError
-        As `architecture`, or if the configuration cannot be read.
-    """
+    """Return a checkpoint's capabilities, from its configuration alone."""
     base, at = base_of(resolve_path(path), revision)
     try:
         return family_of(architecture(base, **at, **options)).can

@@ -28,18 +28,9 @@ class LocalChat:
     """Generate replies with any image-text-to-text model of transformers.
 
     Instruction and item form one turn after the images, since many of these models have no system
-    role; schemas are not enforced. A reply that is cut off is a failure, as with an API.
-
-    Parameters
-    ----------
-    vlm : HuggingFaceVLM
-    max_tokens : int
-        Limit of a reply.
-    temperature : float
-        0: greedy. Otherwise each item is sampled separately, with a seed drawn from (seed, item
-        id), so that results do not depend on order or batch.
-    seed : int
-        Used for sampling only.
+    role; schemas are not enforced. A reply that is cut off is a failure, as with an API. At a
+    temperature, each item is sampled separately, with a seed drawn from (seed, item id), so that
+    results do not depend on order or batch.
     """
 
     def __init__(

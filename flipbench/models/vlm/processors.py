@@ -83,13 +83,6 @@ def load_processor(
     Without torchvision the families in ``IMAGE_ONLY`` get a processor without video support.
     Pixels of the PIL and torchvision backends differ slightly (Qwen2-VL: mean 5e-3), so the
     backend is part of a model's fingerprint.
-
-    Raises
-    ------
-    ConfigError
-        As `pad_to_square`.
-    PrerequisiteError
-        If files of it are missing or cannot be read, or as `try_template`.
     """
     base, at = base_of(str(path), revision)
     try:
@@ -109,10 +102,7 @@ def load_processor(
 
 
 def _complete(processor: Any) -> None:
-    """Take a missing chat template from the tokenizer, and a missing pad token from its eos.
-
-    Padding is masked, so that any token will do.
-    """
+    """Take a missing chat template from the tokenizer; any token will do for padding."""
     tokenizer = getattr(processor, "tokenizer", None)
     if tokenizer is None:
         return
@@ -134,12 +124,8 @@ def pad_to_square(processor: Any) -> None:
     """Make a CLIP processor pad pictures to a square before it resizes them, as LLaVA's makers do.
 
     The border has the processor's mean colour. It is transformers' own `LlavaImageProcessor` that
-    pads, so a checkpoint saved with this processor pads everywhere.
-
-    Raises
-    ------
-    ConfigError
-        If it is not a CLIP processor that crops.
+    pads, so a checkpoint saved with this processor pads everywhere. One that does not crop is
+    refused.
 
     References
     ----------
@@ -199,15 +185,7 @@ def lost_share(images: Any, width: int, height: int) -> float:
 
 
 def crop_warning(processor: Any, name: str, sizes: Iterable[tuple[int, int]]) -> str:
-    """Return a warning with the share of pixels that a model does not see, or "".
-
-    Parameters
-    ----------
-    processor
-        Of the model called ``name``.
-    sizes : iterable of (width, height)
-        Of the pictures, in pixels.
-    """
+    """Return a warning with the share of pixels that a model does not see, or ""."""
     images, pictures = processor.image_processor, list(sizes)
     lost = [lost_share(images, *size) for size in pictures]
     areas = [width * height for width, height in pictures]

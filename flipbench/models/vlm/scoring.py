@@ -24,8 +24,7 @@ class TokenStatistics:
     """For T scored tokens: log-probability, and its mean and deviation over the vocabulary.
 
     Each has shape (T,), in nats; ``means`` is sum p log p, ``deviations`` the square root of
-    sum p (log p)^2 - mean^2. ``greedy``, shape (T,), is whether greedy decoding would continue
-    with the token.
+    sum p (log p)^2 - mean^2. ``greedy`` is whether greedy decoding would continue with the token.
     """
 
     log_probs: torch.Tensor
@@ -49,19 +48,7 @@ class TokenStatistics:
         return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
     def fields(self, *, every_token: bool = False) -> dict[str, Any]:
-        """Return the fields of a response.
-
-        Parameters
-        ----------
-        every_token : bool
-            Whether to return the statistics of each token even if there are more than
-            `N_WITH_STATISTICS`.
-
-        Raises
-        ------
-        DataError
-            If a log-probability is NaN.
-        """
+        """Return the fields of a response; of many tokens, only the sum by default."""
         if self.log_probs.isnan().any():
             raise DataError("a token's log-probability is NaN; load the model with dtype: float32")
         fields: dict[str, Any] = {
@@ -139,15 +126,11 @@ def windows(n_prompt: int, n_reply: int, context: int) -> list[tuple[int, int, i
     """Return (begin, end, n_scored) of windows that score a reply too long for the context.
 
     Each scores its last ``n_scored`` tokens: the first as many as fit, later ones at most half a
-    context, so that their tokens are preceded by at least half a context.
+    context, so that their tokens are preceded by at least half a context. A prompt that leaves no
+    room is a `ValueError`.
 
     >>> windows(2, 8, 6)
     [(0, 6, 4), (3, 9, 3), (4, 10, 1)]
-
-    Raises
-    ------
-    ValueError
-        If no token fits after the prompt.
     """
     if n_prompt >= context:
         raise ValueError(f"the prompt has {n_prompt} tokens, the model's context {context}")
@@ -168,11 +151,7 @@ def pack_state(state: torch.Tensor) -> str:
 
 
 def unpack_state(text: str) -> NDArray[np.float32]:
-    """Return the state packed by `pack_state`, shape (d,).
-
-    >>> unpack_state(pack_state(torch.tensor([1.5, -2.0]))).tolist()
-    [1.5, -2.0]
-    """
+    """Return the state packed by `pack_state`, shape (d,)."""
     return np.frombuffer(base64.b64decode(text), dtype=_STATE)
 
 

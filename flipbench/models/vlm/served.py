@@ -310,15 +310,7 @@ def _labels(probe: Probe) -> Sequence[str]:
 
 
 def resolve_reference(model: str, base_url: str = "") -> str | APIVLM:
-    """Return ``model`` if it is local, or else, if there is a server, the model of that name there.
-
-    Local is a folder, and a model shipped with flipbench.
-
-    Raises
-    ------
-    ConfigError, PrerequisiteError
-        As `serve_model`.
-    """
+    """Return ``model`` if it is a folder or shipped with flipbench, else the server's."""
     is_local = model.startswith(PACKAGED) or Path(model).is_dir()
     return model if is_local or not base_url else serve_model(model, base_url)
 
@@ -328,13 +320,6 @@ def serve_model(model: str, base_url: str) -> APIVLM:
 
     OPENAI_API_KEY is sent to the server if it is set. For limits, prices or another key use a
     configuration (``models.NAME.api``).
-
-    Raises
-    ------
-    ConfigError
-        If the address is invalid.
-    PrerequisiteError
-        If there is no such server or model.
     """
     key = "OPENAI_API_KEY"
     try:

@@ -20,14 +20,8 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
     """Keys and values with room for more tokens: adding one copies no other.
 
     The layer of transformers copies all of them for every token of a reply, which takes most of the
-    time after a picture of hundreds of tokens.
-
-    Parameters
-    ----------
-    keys, values : Tensor, shape (B, heads, T + room, head size)
-        The first T are those of tokens that were read.
-    n : int
-        T.
+    time after a picture of hundreds of tokens. Both tensors have shape (B, heads, T + room, head
+    size); the first T = ``n`` hold tokens that were read.
     """
 
     def __init__(self, keys: torch.Tensor, values: torch.Tensor, n: int) -> None:

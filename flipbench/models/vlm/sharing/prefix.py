@@ -83,10 +83,7 @@ class PrefillRequest:
 
 @dataclass(frozen=True)
 class Prefix:
-    """A text that has been read but for its last token.
-
-    ``shift`` is that of its multimodal rotary positions.
-    """
+    """A text that has been read but for its last token; ``shift`` is of rotary positions."""
 
     ids: list[int]
     layers: Layers
@@ -164,11 +161,7 @@ class Prefiller:
     def prefill(self, requests: Requests, process: Process) -> Iterator[PrefillResult]:
         """Read prompts, as many at once as the budget allows.
 
-        Parameters
-        ----------
-        requests : mapping of int to PrefillRequest
-        process : callable
-            Returns the processor's output for the prompts of some requests, by their keys.
+        ``process`` returns the processor's output for the prompts of some requests, by their keys.
         """
         versions = tuple(p._version for p in self._model.parameters())
         if versions != self._weight_versions:
@@ -358,15 +351,9 @@ class Prefiller:
         }
 
     def continued(self, prefixes: Sequence[Prefix]) -> dict[str, Any]:
-        """Return inputs with which ``generate`` continues texts.
+        """Return inputs, padded left, with which ``generate`` continues texts.
 
         They are valid until the next call, since the model itself keeps the shift of its positions.
-
-        Returns
-        -------
-        dict
-            ``input_ids`` and ``attention_mask``, shape (B, T), padded left, and
-            ``past_key_values`` of all but the last token.
         """
         device = self._model.device
         if self._rope_owner is not None:

@@ -18,14 +18,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TokenTree:
-    """Sequences of tokens in which each distinct beginning stands once.
+    """Sequences of tokens in which each distinct prefix stands once.
 
-    Attributes
-    ----------
-    tokens, depths : list of int, shape (N,)
-        Each token, and how many precede it in its sequence. All that continue it follow at once.
-    paths : dict of int to list of int
-        Each sequence's tokens, as positions in these.
+    Each of the N tokens is preceded by ``depths`` others in its sequence, and followed at once by
+    all that continue it. ``paths`` are each sequence's tokens, as positions in ``tokens``.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -33,11 +29,7 @@ class TokenTree:
     paths: dict[int, list[int]] = field(default_factory=dict)
 
     def sees(self) -> NDArray[np.bool_]:
-        """Return which tokens (columns) a token (row) sees: its beginning and itself.
-
-        >>> token_trees({0: [5, 6], 1: [5, 7]}, 9)[0].sees().astype(int).tolist()
-        [[1, 0, 0], [1, 1, 0], [1, 0, 1]]
-        """
+        """Return which tokens (columns) a token (row) sees: its prefix and itself, shape (N, N)."""
         n = len(self.tokens)
         ends, last = [n] * n, list[int]()  # where what continues a token ends; the path so far
         for i, depth in enumerate(self.depths):
@@ -52,13 +44,11 @@ class TokenTree:
 def token_trees(sequences: Mapping[int, Sequence[int]], most: int) -> list[TokenTree]:
     """Return the sequences in trees of at most ``most`` tokens; a longer sequence has its own.
 
-    What several trees begin with stands in each of them. The number of all tokens is the least
-    possible for sequences in order.
+    A prefix of several trees stands in each of them. The number of all tokens is the least possible
+    for sequences in order.
 
     >>> [tree.tokens for tree in token_trees({0: [5, 6, 7], 1: [8], 2: [5, 6]}, most=3)]
     [[5, 6, 7], [8]]
-    >>> [tree.tokens for tree in token_trees({0: [4], 1: [5, 6], 2: [5, 7]}, most=3)]
-    [[4], [5, 6, 7]]
     """
     ordered = sorted((list(ids), row) for row, ids in sequences.items())
     common = [0]  # with the sequence before
@@ -134,21 +124,10 @@ def batched(rows: Sequence[T], n: int) -> Iterator[Sequence[T]]:
 def prefix_lengths(
     expanded: Sequence[int], plain: Sequence[int], image_token: int
 ) -> tuple[int, int]:
-    """Return how many tokens stand before the end of the last picture.
+    """Return how many tokens of ``plain`` and of ``expanded`` end with the last picture.
 
-    Parameters
-    ----------
-    expanded : sequence of int
-        A prompt's tokens from the processor, with each image expanded to many tokens.
-    plain : sequence of int
-        The same from the tokenizer, with one placeholder per image.
-    image_token : int
-        The token that images are expanded to.
-
-    Returns
-    -------
-    tuple of int
-        Their number in ``plain`` and in ``expanded``.
+    The tokenizer writes one placeholder per image (``plain``); the processor expands each to many
+    ``image_token``.
 
     >>> prefix_lengths([1, 9, 9, 9, 5, 6], [1, 8, 5, 6], image_token=9)
     (2, 4)
