@@ -57,7 +57,7 @@ def build_item(
         raise RowError("answer", "there is no answer", "withheld answers cannot be used")
     options = [(letter, text) for letter, text in options if text.strip()]
     oddities: list[Oddity] = []
-    more = dict(extra or {})
+    all_extra = dict(extra or {})
     position: int | None = None
     if options:
         if len(options) == 1:
@@ -67,8 +67,8 @@ def build_item(
                 "give at least two; leave all options empty for a free-form question",
             )
         if options[-1][0] not in LETTERS:
-            what = f"there is an option {options[-1][0]}, after Z"
-            raise RowError("options", what, "at most 26 are supported; remove the row")
+            problem = f"there is an option {options[-1][0]}, after Z"
+            raise RowError("options", problem, "at most 26 are supported; remove the row")
         letters = "".join(letter for letter, _ in options)
         position, odd = find_answer(answer, options, answer_is)
         oddities += odd
@@ -82,7 +82,7 @@ def build_item(
                 )
             )
         if letters != LETTERS[: len(letters)]:
-            more["letters"] = letters
+            all_extra["letters"] = letters
             oddities.append(
                 Oddity(
                     "option_gap",
@@ -92,7 +92,7 @@ def build_item(
             )
         oddities += _duplicates(options, position)
     if hint.strip():
-        more["hint"] = hint
+        all_extra["hint"] = hint
         question = f"Hint: {hint}\n{question}"
     if not options and answer_letter(answer):
         oddities.append(
@@ -115,7 +115,7 @@ def build_item(
         group=group,
         source=source,
         licence=licence,
-        extra=more,
+        extra=all_extra,
     )
     return item, oddities
 
@@ -184,25 +184,26 @@ def find_answer(
         position = letters.index(letter)
         if not by_text or position in by_text:
             return position, []
-        what = (
+        problem = (
             f"the answer {answer!r} is the letter of one option and the text of option"
             f" {letters[by_text[0]]}"
         )
         if answer_is == "auto":
-            raise RowError("answer", what, "set answer_is to letter or text, or fix the row")
-        return position, [Oddity("answer", what, "it is read as the letter")]
+            raise RowError("answer", problem, "set answer_is to letter or text, or fix the row")
+        return position, [Oddity("answer", problem, "it is read as the letter")]
     if len(by_text) == 1:
         return by_text[0], []
     if by_text:
-        same = " and ".join(letters[i] for i in by_text)
-        what = f"the answer {_short(answer)} is the text of options {same}"
-        raise RowError("answer", what, "give the letter, or fix the options")
-    known = ", ".join(letters)
+        twin_letters = " and ".join(letters[i] for i in by_text)
+        problem = f"the answer {_short(answer)} is the text of options {twin_letters}"
+        raise RowError("answer", problem, "give the letter, or fix the options")
+    known_letters = ", ".join(letters)
     if letter:
-        what = f"the answer is {letter}, but the options are {known}"
-        raise RowError("answer", what, "fix the answer or the options")
-    what = f"the answer {_short(answer)} is neither a letter nor the text of the options {known}"
-    raise RowError("answer", what, "give the letter of the right option")
+        problem = f"the answer is {letter}, but the options are {known_letters}"
+        raise RowError("answer", problem, "fix the answer or the options")
+    text = _short(answer)
+    problem = f"the answer {text} is neither a letter nor the text of the options {known_letters}"
+    raise RowError("answer", problem, "give the letter of the right option")
 
 
 def _by_index(answer: str, options: Sequence[tuple[str, str]]) -> int:
@@ -211,8 +212,10 @@ def _by_index(answer: str, options: Sequence[tuple[str, str]]) -> int:
         position = int(answer)
         if position < len(LETTERS) and LETTERS[position] in letters:
             return letters.index(LETTERS[position])
-    what = f"the answer {_short(answer)} is not a position among the options {', '.join(letters)}"
-    raise RowError("answer", what, "positions count from 0; or set answer_is to letter or text")
+    problem = (
+        f"the answer {_short(answer)} is not a position among the options {', '.join(letters)}"
+    )
+    raise RowError("answer", problem, "positions count from 0; or set answer_is to letter or text")
 
 
 def _short(text: str) -> str:

@@ -45,11 +45,11 @@ def rotated_groups(ids: Sequence[str]) -> dict[str, str]:
     >>> rotated_groups(["7", "1000007", "2000007", "8"])
     {'7': '7', '1000007': '7', '2000007': '7'}
     """
-    known, groups = set(ids), dict[str, str]()
+    known_ids, groups = set(ids), dict[str, str]()
     for name in ids:
         if not name.isdigit() or (number := int(name)) < ROTATION:
             continue
-        if (base := str(number % ROTATION)) in known:
+        if (base := str(number % ROTATION)) in known_ids:
             groups |= {base: base, name: base}
     return {name: groups[name] for name in ids if name in groups}
 

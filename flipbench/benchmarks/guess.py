@@ -136,15 +136,15 @@ def _guess_parquet(path: Path, header: Sequence[str], rows: list[dict[str, Any]]
 def _guess_mapped(path: Path, header: Sequence[str], rows: list[dict[str, Any]]) -> Guess:
     """Return how to read a table by a mapping of its columns."""
     names = {meaning: _column(meaning, header) for meaning in _SYNONYMS}
-    needed = {meaning: names[meaning] or meaning for meaning in ("question", "answer", "images")}
-    check_columns(list(needed.values()), header, str(path))
-    numbered = rf"{re.escape(re.sub(r'_[01]$', '', needed['images']))}_\d+"
-    several = [c for c in header if re.fullmatch(numbered, c) and c != needed["images"]]
-    options, options_in, style = _options(names["options"], needed, header, rows)
+    required = {meaning: names[meaning] or meaning for meaning in ("question", "answer", "images")}
+    check_columns(list(required.values()), header, str(path))
+    numbered = rf"{re.escape(re.sub(r'_[01]$', '', required['images']))}_\d+"
+    several = [c for c in header if re.fullmatch(numbered, c) and c != required["images"]]
+    options, options_in, style = _options(names["options"], required, header, rows)
     columns = ColumnMapping(
-        question=needed["question"],
-        answer=needed["answer"],
-        images=(needed["images"], *several),
+        question=required["question"],
+        answer=required["answer"],
+        images=(required["images"], *several),
         index=names["index"],
         category=names["category"],
         hint=names["hint"],

@@ -42,8 +42,8 @@ def split_cell(cell: str) -> list[str]:
     except ValueError:
         members = None
     if not isinstance(members, list) or not all(isinstance(m, str | int) for m in members):
-        what = f"{text[:60]!r} is not a list of texts"
-        raise RowError("image", what, "write it as ['a', 'b']")
+        problem = f"{text[:60]!r} is not a list of texts"
+        raise RowError("image", problem, "write it as ['a', 'b']")
     return [str(member).strip() for member in members]
 
 
@@ -64,8 +64,8 @@ def decode_base64(text: str) -> bytes:
     try:
         return base64.b64decode("".join(body.split()), validate=True)
     except (binascii.Error, ValueError) as error:
-        what = f"the image is not valid base64 ({error}; {len(text)} characters)"
-        raise RowError("image", what, "write the cell again") from error
+        problem = f"the image is not valid base64 ({error}; {len(text)} characters)"
+        raise RowError("image", problem, "write the cell again") from error
 
 
 @dataclass
@@ -98,11 +98,11 @@ class ImageFolder:
         except UnsafePathError as error:
             raise RowError("image", f"the image {error.problem}", error.remedy) from error
         except FileNotFoundError as error:
-            what = f"the image {name!r} is not in {self.root}"
-            raise RowError("image", what, "put it there, or fix image_root") from error
+            problem = f"the image {name!r} is not in {self.root}"
+            raise RowError("image", problem, "put it there, or fix image_root") from error
         except (OSError, ValueError) as error:  # too long a name, a loop of links
-            what = f"the image {name[:120]!r} cannot be read ({error})"
-            raise RowError("image", what, "fix the path") from error
+            problem = f"the image {name[:120]!r} cannot be read ({error})"
+            raise RowError("image", problem, "fix the path") from error
         return self.store.put(data, row.where)
 
     def refs(self, value: Any, column: str, row: RowPlace) -> tuple[ImageRef, ...]:
@@ -151,9 +151,9 @@ class ImageFolder:
         )
         if n_main < _MAIN_FOLDER_SHARE * len(self._relocated):
             return
-        refused = {problem.row for problem in collector.problems if problem.fatal}
+        refused_rows = {problem.row for problem in collector.problems if problem.fatal}
         for row, folder in self._relocated:
-            if folder != main and row.number not in refused:
+            if folder != main and row.number not in refused_rows:
                 odd = Oddity(
                     "other_folder",
                     f"its image path is in {folder}, most others are in {main}",
@@ -170,10 +170,10 @@ class ImageFolder:
         if not (pure.root or pure.drive):
             return self.root.joinpath(*pure.parts)
         if isinstance(pure, PurePosixPath):
-            here = Path(name)
-            if here.is_relative_to(self.root) or here.is_relative_to(self.root.resolve()):
-                return here
-            if here.is_file():
+            absolute = Path(name)
+            if absolute.is_relative_to(self.root) or absolute.is_relative_to(self.root.resolve()):
+                return absolute
+            if absolute.is_file():
                 raise self._outside(name, "is outside")
         path = self._find(name, pure)
         self._relocated.append((row, pure.parent.as_posix()))
@@ -187,20 +187,24 @@ class ImageFolder:
                     self._by_name.setdefault(file, []).append(Path(folder).resolve() / file)
         candidates = self._by_name.get(pure.name, [])
         if not candidates:
-            what = f"the path {name!r} is from another machine; {self.root} has no {pure.name!r}"
-            raise RowError("image", what, "set image_root to the folder that contains the images")
+            problem = f"the path {name!r} is from another machine; {self.root} has no {pure.name!r}"
+            raise RowError(
+                "image", problem, "set image_root to the folder that contains the images"
+            )
         scores = [len(commonprefix([p.parts[::-1], pure.parts[::-1]])) for p in candidates]
         best = [
             path for path, score in zip(candidates, scores, strict=True) if score == max(scores)
         ]
         if len(best) > 1:
-            what = f"the image {name!r} could be {best[0]} or {best[1]}"
-            raise RowError("image", what, "set image_root to the right folder")
+            problem = f"the image {name!r} could be {best[0]} or {best[1]}"
+            raise RowError("image", problem, "set image_root to the right folder")
         return best[0]
 
-    def _outside(self, name: str, how: str) -> RowError:
-        what = f"the image path {name!r} {how} the image folder {self.root}"
-        return RowError("image", what, "paths must stay inside image_root; move the file or set it")
+    def _outside(self, name: str, relation: str) -> RowError:
+        problem = f"the image path {name!r} {relation} the image folder {self.root}"
+        return RowError(
+            "image", problem, "paths must stay inside image_root; move the file or set it"
+        )
 
 
 def image_folder(image_root: Path | None, default: Path, store: ImageStore) -> ImageFolder:

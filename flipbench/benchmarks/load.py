@@ -92,8 +92,8 @@ def load_benchmark(
 
 def _read_own(source: RowSource, folder: ImageFolder, collector: Collector) -> None:
     if source.columns:
-        needed = ["benchmark", "name", "images", "question", "answer"]
-        check_columns(needed, source.columns, source.path)
+        required = ["benchmark", "name", "images", "question", "answer"]
+        check_columns(required, source.columns, source.path)
     for number, row in enumerate(source.rows):
         record = {key: value for key, value in row.cells.items() if value is not None}
         name = str(record.get("name", number))
@@ -164,11 +164,11 @@ class _MappedReader:
             if name := pending.place.name:
                 self.collector.claim(name, pending.place)
                 if self.is_vlmeval:
-                    stored = tuple(ref for ref in pending.images if isinstance(ref, ImageRef))
-                    whole = stored if len(stored) == len(pending.images) else ()
+                    stored_refs = tuple(ref for ref in pending.images if isinstance(ref, ImageRef))
+                    whole = stored_refs if len(stored_refs) == len(pending.images) else ()
                     self.images_by_index[name] = pending.error or whole
-            known = self.images_by_index
-            if all(isinstance(ref, ImageRef) or ref in known for ref in pending.images):
+            resolved = self.images_by_index
+            if all(isinstance(ref, ImageRef) or ref in resolved for ref in pending.images):
                 self._build(pending)
             else:
                 waiting.append(pending)
@@ -306,10 +306,10 @@ def _empty_missing(cells: JsonDict, options: list[str], hint: str | None) -> boo
 
     Mirrors of MMBench on the Hub have such cells. An option "nan" before another is kept.
     """
-    last = list(itertools.takewhile(lambda c: cells[c] in ("nan", None, ""), reversed(options)))
-    missing = [c for c in (*last, *([hint] if hint else [])) if cells[c] == "nan"]
-    cells.update(dict.fromkeys(missing))
-    return bool(missing)
+    trailing = list(itertools.takewhile(lambda c: cells[c] in ("nan", None, ""), reversed(options)))
+    blank_names = [c for c in (*trailing, *([hint] if hint else [])) if cells[c] == "nan"]
+    cells.update(dict.fromkeys(blank_names))
+    return bool(blank_names)
 
 
 def _options(cells: JsonDict, layout: Layout, columns: list[str]) -> tuple[tuple[str, str], ...]:

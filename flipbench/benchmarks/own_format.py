@@ -62,13 +62,13 @@ def write_parquet(items: Sequence[Item], images: ImageStore, path: Path) -> Path
     _check(items)
     text = Value("string")
     source = {"dataset": text, "revision": text, "split": text, "row": Value("int64")}
-    other = {
+    types = {
         "images": List(Image()),
         "options": List(text),
         "answer": Value("int64"),
         "source": source,
     }
-    features = Features({name: other.get(name, text) for name in Item.model_fields})
+    features = Features({name: types.get(name, text) for name in Item.model_fields})
     return write_parquet_rows(_parquet_rows(items, images), features.arrow_schema, path)
 
 
@@ -95,12 +95,12 @@ def _parquet_rows(items: Sequence[Item], images: ImageStore) -> Iterator[JsonDic
 
 
 def _check(items: Sequence[Item]) -> None:
-    seen: set[tuple[str, str]] = set()
+    keys: set[tuple[str, str]] = set()
     for item in items:
         key = item.benchmark, item.name
-        if key in seen:
+        if key in keys:
             raise DataError(f"{item.subject}: two items have this name; names must be unique")
-        seen.add(key)
+        keys.add(key)
         options = item.options
         if options is not None and not 2 <= len(options) <= len(LETTERS):
             raise DataError(f"{item.subject}: {len(options)} options; there must be 2 to 26")
@@ -141,8 +141,8 @@ def item_of_record(
     """
     unknown = [key for key in record if key not in KEYS]
     if unknown:
-        what = f"unknown key {shorten(unknown[0])!r}{nearest(unknown[0], list(KEYS))}"
-        raise RowError("keys", what, f"the keys are {', '.join(KEYS)}; move others into 'extra'")
+        problem = f"unknown key {shorten(unknown[0])!r}{nearest(unknown[0], list(KEYS))}"
+        raise RowError("keys", problem, f"the keys are {', '.join(KEYS)}; move others into 'extra'")
     for key in ("id", "benchmark", *TEXTS):
         if not isinstance(record.get(key, ""), str):
             raise RowError("text", f"{key!r} is {record[key]!r:.60}, not text", "quote it")
@@ -170,8 +170,8 @@ def item_of_record(
         extra=extra,
     )
     if record.get("id", item.id) != item.id:
-        what = f"its id {record['id']} does not match its content: the row was edited"
-        raise RowError("id", what, "remove the id to accept the change")
+        problem = f"its id {record['id']} does not match its content: the row was edited"
+        raise RowError("id", problem, "remove the id to accept the change")
     return item, oddities
 
 
@@ -181,8 +181,8 @@ def _options(options: Any) -> Sequence[str]:
     if not isinstance(options, list) or not all(isinstance(option, str) for option in options):
         raise RowError("options", f"'options' is {options!r:.60}", "give a list of texts")
     if not 2 <= len(options) <= len(LETTERS):
-        what = f"there are {len(options)} options"
-        raise RowError("options", what, "give 2 to 26, or none for a free-form question")
+        problem = f"there are {len(options)} options"
+        raise RowError("options", problem, "give 2 to 26, or none for a free-form question")
     for letter, option in zip(LETTERS, options, strict=False):
         if not option.strip():
             raise RowError("options", f"option {letter} is blank", "fix the row")
@@ -199,12 +199,12 @@ def _answer(record: JsonDict, has_options: bool) -> tuple[str, AnswerIs]:
     if isinstance(answer, int) and not isinstance(answer, bool):
         options = record["options"]
         if text and 0 <= answer < len(options) and options[answer] != text:
-            what = (
+            problem = (
                 f"'answer' is {answer}, option {options[answer]!r:.60}, 'answer_text' {text!r:.60}"
             )
-            raise RowError("answer", what, "make them agree")
+            raise RowError("answer", problem, "make them agree")
         return str(answer), "index"
     if not isinstance(answer, str):
-        what = f"'answer' is {answer!r:.60}"
-        raise RowError("answer", what, "give a letter, an option's text, or a position from 0")
+        problem = f"'answer' is {answer!r:.60}"
+        raise RowError("answer", problem, "give a letter, an option's text, or a position from 0")
     return answer, "auto"

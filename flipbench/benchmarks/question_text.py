@@ -18,7 +18,6 @@ _OPTION = re.compile(r"(?:^|\s)Options?:\s*(?=A:)")
 _SEMICOLON_MARK = re.compile(r"(?:^|;\s*)([A-Z]):\s*")
 _MARK = re.compile(r"(?:^|,\s*|\s*\n\s*)([A-Z]):(?:\s+|$)")
 _BRACKET = re.compile(r"(?:^|\s+)\(([A-Z])\)\s*")
-_REMEDY = "the options are ambiguous: fix the row, or give them in columns"
 
 
 class ParsedQuestion(NamedTuple):
@@ -63,11 +62,11 @@ def split_question(raw: str, style: str, answer: str) -> ParsedQuestion:
     question = _lines(text) if style == "lines" else _inline(text)
     if not question.options:
         if asks == _ASKS_LETTER:
-            what = "the question asks for a letter but contains no options"
-            raise RowError("options", what, _REMEDY)
+            raise _ambiguous("the question asks for a letter but contains no options")
         if asks != _ASKS_WORD and answer_letter(answer):
-            what = f"the answer is the letter {answer!r}, but the question contains no options"
-            raise RowError("options", what, _REMEDY)
+            raise _ambiguous(
+                f"the answer is the letter {answer!r}, but the question contains no options"
+            )
     return question
 
 
@@ -78,8 +77,7 @@ def _naturalbench(text: str, answer: str) -> ParsedQuestion:
         return _checked(text[: head.start()], _split_at(_SEMICOLON_MARK, block))
     word = answer.strip()
     if word.casefold() not in ("yes", "no"):
-        what = f"there are no options in it, and the answer is {answer!r}, not yes or no"
-        raise RowError("options", what, _REMEDY)
+        raise _ambiguous(f"there are no options in it, and the answer is {answer!r}, not yes or no")
     spelling = str.lower if word.islower() else str.upper if word.isupper() else str.capitalize
     return ParsedQuestion(text, (("A", spelling("yes")), ("B", spelling("no"))))
 
@@ -87,9 +85,9 @@ def _naturalbench(text: str, answer: str) -> ParsedQuestion:
 def _without_instruction(raw: str) -> tuple[str, str]:
     text = raw.strip()
     for instruction in (_ASKS_LETTER, _ASKS_WORD):
-        for ending in (instruction + ".", instruction):
-            if text.endswith(ending):
-                return text.removesuffix(ending).rstrip(), instruction
+        for suffix in (instruction + ".", instruction):
+            if text.endswith(suffix):
+                return text.removesuffix(suffix).rstrip(), instruction
     return text, ""
 
 
@@ -100,13 +98,13 @@ def _lines(text: str) -> ParsedQuestion:
     marks_used = marks[starts[-1] :] if starts else []
     if len(marks_used) < 2:
         if len(marks) > 1:
-            _refuse_letters([match[1] for _, match in marks])
+            raise _letters_error([match[1] for _, match in marks])
         return ParsedQuestion(text, ())
     bounds = [i for i, _ in marks_used] + [len(lines)]
     options = []
     for k, (i, match) in enumerate(marks_used):
-        more = [line.strip() for line in lines[i + 1 : bounds[k + 1]] if line.strip()]
-        options.append((match[1], "\n".join([match[2], *more])))
+        continuation = [line.strip() for line in lines[i + 1 : bounds[k + 1]] if line.strip()]
+        options.append((match[1], "\n".join([match[2], *continuation])))
     return _checked("\n".join(lines[: bounds[0]]), options)
 
 
@@ -114,13 +112,12 @@ def _inline(text: str) -> ParsedQuestion:
     for start, mark in ((_OPTIONS, _MARK), (_CHOICES, _BRACKET)):
         heads = list(start.finditer(text))
         if len(heads) > 1:
-            what = f"the question contains {len(heads)} lists of options"
-            raise RowError("options", what, _REMEDY)
+            raise _ambiguous(f"the question contains {len(heads)} lists of options")
         if heads:
             options = _split_at(mark, text[heads[0].end() :])
             return _checked(text[: heads[0].start()], options)
     if re.search(r"(?:^|\s)(?:Options|Choices):", text):
-        raise RowError("options", "no option A follows 'Options:'", _REMEDY)
+        raise _ambiguous("no option A follows 'Options:'")
     return ParsedQuestion(text, ())
 
 
@@ -136,16 +133,19 @@ def _split_at(mark: re.Pattern[str], block: str) -> list[tuple[str, str]]:
 def _checked(stem: str, options: list[tuple[str, str]]) -> ParsedQuestion:
     letters = [letter for letter, _ in options]
     if len(letters) < 2 or letters != list(LETTERS[: len(letters)]):
-        _refuse_letters(letters)
+        raise _letters_error(letters)
     for letter, text in options:
         if not text:
-            raise RowError("options", f"option {letter} is empty", _REMEDY)
+            raise _ambiguous(f"option {letter} is empty")
     if "\n" in options[-1][1]:
-        what = f"more text follows option {letters[-1]} on a new line"
-        raise RowError("options", what, _REMEDY)
+        raise _ambiguous(f"more text follows option {letters[-1]} on a new line")
     return ParsedQuestion(stem.strip(), tuple(options))
 
 
-def _refuse_letters(letters: list[str]) -> None:
-    what = f"the option letters in the question are {', '.join(letters)}"
-    raise RowError("options", what, _REMEDY)
+def _ambiguous(problem: str) -> RowError:
+    remedy = "the options are ambiguous: fix the row, or give them in columns"
+    return RowError("options", problem, remedy)
+
+
+def _letters_error(letters: list[str]) -> RowError:
+    return _ambiguous(f"the option letters in the question are {', '.join(letters)}")

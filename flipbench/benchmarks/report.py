@@ -107,10 +107,10 @@ class Benchmark:
             rows = [str(problem.row) for problem in group if problem.row is not None]
             numbers = ", ".join(rows[:_MAX_ROWS]) + (" …" if len(rows) > _MAX_ROWS else "")
             at = f" in row{'s' if len(rows) > 1 else ''} {numbers}" if rows else ""
-            first = group[0]
+            example = group[0]
             lines.append(
                 f"  {'odd' if odd else 'refused'}: {kind} x {len(group)}{at}:"
-                f" {first.what}; {first.remedy}"
+                f" {example.what}; {example.remedy}"
             )
         return "\n".join(lines)
 
@@ -157,21 +157,21 @@ class Collector:
         DataError
             If another row has the same name; the message gives both.
         """
-        first = self._claimed.setdefault((benchmark, name), row.where)
-        if first != row.where:
+        first_place = self._claimed.setdefault((benchmark, name), row.where)
+        if first_place != row.where:
             raise DataError(
-                f"{row.where}: the index {name!r} is used twice, first at {first}; results are"
-                " joined by index, so give every row a unique one"
+                f"{row.where}: the index {name!r} is used twice, first at {first_place}; results"
+                " are joined by index, so give every row a unique one"
             )
         folded = _folded(name)
-        other = self._spelled.get((benchmark, folded), folded)
+        similar_name = self._spelled.get((benchmark, folded), folded)
         if folded != name:
             self._spelled.setdefault((benchmark, folded), name)
-        if other != name and (benchmark, other) in self._claimed:
+        if similar_name != name and (benchmark, similar_name) in self._claimed:
             odd = Oddity(
                 "similar_index",
-                f"the index {ascii(name)} differs from {ascii(other)}"
-                f" ({self._claimed[benchmark, other]}) by case or Unicode form only",
+                f"the index {ascii(name)} differs from {ascii(similar_name)}"
+                f" ({self._claimed[benchmark, similar_name]}) by case or Unicode form only",
                 "other tools may join the two; rename one",
             )
             self.note(odd, row)
@@ -187,14 +187,14 @@ class Collector:
         except RowError as error:
             self._refuse(row, error.kind, error.what, error.remedy)
         except ValidationError as error:
-            first = error.errors()[0]
-            part = ".".join(str(step) for step in first["loc"]) or "the row"
-            self._refuse(row, "text", f"{part}: {first['msg']}", "fix the text")
+            details = error.errors()[0]
+            part = ".".join(str(step) for step in details["loc"]) or "the row"
+            self._refuse(row, "text", f"{part}: {details['msg']}", "fix the text")
         except ValueError as error:
             self._refuse(row, "text", str(error), "fix the row")
         except DataError as error:  # from the image store, whose message names the row already
-            what, _, remedy = str(error).removeprefix(f"{row.where}: ").rpartition("; ")
-            self._refuse(row, "image", what or remedy, remedy)
+            text, _, remedy = str(error).removeprefix(f"{row.where}: ").rpartition("; ")
+            self._refuse(row, "image", text or remedy, remedy)
 
     def keep(self, row: RowPlace, item: Item, oddities: list[Oddity]) -> None:
         """Add an item and its oddities."""
@@ -214,15 +214,15 @@ class Collector:
         """
         texts = {p.row for p in self.problems if p.kind == ANSWER_TEXT}
         problems = [problem for problem in self.problems if problem.kind != ANSWER_TEXT]
-        kept = sorted(self._kept, key=lambda pair: pair[0])
-        n_choices = sum(item.options is not None for _, item in kept)
+        numbered_items = sorted(self._kept, key=lambda pair: pair[0])
+        n_choices = sum(item.options is not None for _, item in numbered_items)
         if len(texts) <= _MAX_TEXT_SHARE * n_choices:
-            refused = [replace(p, fatal=True) for p in self.problems if p.kind == ANSWER_TEXT]
-            if refused and self.strict:
-                raise DataError(str(refused[0]))
-            problems = [p for p in problems if p.row not in texts] + refused
-            kept = [(number, item) for number, item in kept if number not in texts]
-        items = [item for _, item in kept]
+            late_refusals = [replace(p, fatal=True) for p in self.problems if p.kind == ANSWER_TEXT]
+            if late_refusals and self.strict:
+                raise DataError(str(late_refusals[0]))
+            problems = [p for p in problems if p.row not in texts] + late_refusals
+            numbered_items = [pair for pair in numbered_items if pair[0] not in texts]
+        items = [item for _, item in numbered_items]
         if n_rotated := _n_rotated(items):
             odd = Oddity(
                 "rotated",
@@ -235,8 +235,8 @@ class Collector:
         order = sorted(problems, key=lambda p: -1 if p.row is None else p.row)
         return Benchmark(self.name, items, order, self.n_rows)
 
-    def _refuse(self, row: RowPlace, kind: str, what: str, remedy: str) -> None:
-        problem = Problem(row.number, row.name, row.where, kind, what, remedy, True)
+    def _refuse(self, row: RowPlace, kind: str, text: str, remedy: str) -> None:
+        problem = Problem(row.number, row.name, row.where, kind, text, remedy, True)
         if self.strict:
             raise DataError(str(problem))
         self.problems.append(problem)
@@ -244,12 +244,12 @@ class Collector:
 
 def _n_rotated(items: Sequence[Item]) -> int:
     """Return the number of items that differ from an earlier one in their options' order only."""
-    first: dict[object, tuple[str, ...]] = {}
+    options_by_content: dict[object, tuple[str, ...]] = {}
     n_rotated = 0
     for item in items:
         if item.options is not None:
             content = (item.question, item.images, tuple(sorted(item.options)), item.answer_text)
-            n_rotated += first.setdefault(content, item.options) != item.options
+            n_rotated += options_by_content.setdefault(content, item.options) != item.options
     return n_rotated
 
 

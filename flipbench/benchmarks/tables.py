@@ -185,7 +185,7 @@ def check_file(path: Path) -> None:
         raise DataError(f"{path}: the file is empty; download it again")
 
 
-def check_columns(needed: Sequence[str], columns: Sequence[str], where: str) -> None:
+def check_columns(required: Sequence[str], columns: Sequence[str], where: str) -> None:
     """Check that a table has all needed columns.
 
     Raises
@@ -193,7 +193,7 @@ def check_columns(needed: Sequence[str], columns: Sequence[str], where: str) -> 
     DataError
         If a column is missing; the message gives those found, and the closest one.
     """
-    for column in needed:
+    for column in required:
         if column not in columns:
             by_lower = {name.lower(): name for name in columns}
             close = by_lower.get(column.lower())
@@ -224,8 +224,8 @@ def option_columns(columns: Sequence[str], where: str) -> list[str]:
     """
     capital = [letter for letter in LETTERS if letter in columns]
     small = [c.lower() for c in LETTERS if c.lower() in columns and c not in capital]
-    after = LETTERS[len(capital) : len(capital) + 1].lower()
-    if small[:2] == ["a", "b"] or capital and after in small:
+    next_letter = LETTERS[len(capital) : len(capital) + 1].lower()
+    if small[:2] == ["a", "b"] or capital and next_letter in small:
         raise DataError(
             f"{where}: options are in columns named by small letters ({', '.join(small)}), and"
             " columns of options are named A, B, …; rename them"
@@ -369,8 +369,8 @@ def _delimited_rows(path: Path) -> Iterator[Row]:
                     what = f"{len(cells)} cells, but the header has {len(columns)}"
                     remedy = "a separator or quote is missing or superfluous: fix the row"
                     error = RowError("cells", what, remedy)
-                named = dict(zip(columns, cells, strict=False))
-                yield Row(f"{path.name}, line {number}", named, number, error)
+                cells_by_column = dict(zip(columns, cells, strict=False))
+                yield Row(f"{path.name}, line {number}", cells_by_column, number, error)
     except UnicodeDecodeError as error:
         raise not_utf8(path) from error
 
