@@ -114,45 +114,47 @@ def gap_of_predictions(
     files = _read(original, options), _read(perturbed, options)
     if not model:
         check_one_model(*files)
-    pairs, how, notes = score_pairs(join(*files, keep), scoring)
-    answered = [pair for pair in pairs if pair.answered]
+    pairs, scoring_used, notes = score_pairs(join(*files, keep), scoring)
+    answered_pairs = [pair for pair in pairs if pair.answered]
     notes += _unanswered(pairs)
-    if not answered:
+    if not answered_pairs:
         raise DataError(
             f"{files[0].path} and {files[1].path}: no item has a usable reply in both;"
             f" {' '.join(notes) or 'all replies are missing'}"
         )
     dataset = benchmark or files[0].benchmark or files[0].path.stem
     name = benchmark or " / ".join(dict.fromkeys(f.benchmark or f.path.stem for f in files))
-    keys = tuple(map(_key, answered))
+    keys = tuple(map(_key, answered_pairs))
     items = [_item(pair, dataset) for pair in pairs]
-    first, second = _conditions(answered)
+    first, second = _conditions(answered_pairs)
     comparison = Comparison(
         detector=DETECTOR,
         benchmark=PredictedPairs(
             name, (), ImageStore(files[0].path.parent), exchangeable=exchangeable, keys=keys
         ),
-        answers=Answers(model or _model(files), _fingerprint(model, answered), {}),
+        answers=Answers(model or _model(files), _fingerprint(model, answered_pairs), {}),
         items=[item for item, pair in zip(items, pairs, strict=True) if pair.answered],
         first=first,
         second=second,
-        n_left_out=len(set(keep) if keep else files[0].predictions) - len(answered),
+        n_left_out=len(set(keep) if keep else files[0].predictions) - len(answered_pairs),
         notes=tuple(notes),
-        details={"files": [file.path.name for file in files], "scoring": how},
+        details={"files": [file.path.name for file in files], "scoring": scoring_used},
         settings=settings or Settings(),
     )
-    fell = [p.original for p in answered if p.original.right and not p.perturbed.right]
+    fell = [p.original for p in answered_pairs if p.original.right and not p.perturbed.right]
     _check_references((original, perturbed), references)
-    clean = [_reference(files_of, options, how, pairs, comparison) for files_of in references]
+    clean = [
+        _reference(files_of, options, scoring_used, pairs, comparison) for files_of in references
+    ]
     rules = (partial(threshold_score, rule="sign"), mcnemar_score)
     scores: list[Score] = [if_equally_hard(rule)(comparison) for rule in rules]
     scores += [reference.score for reference in clean]
     counts = scores[0].paired
     assert counts is not None  # every item kept is right or wrong on both sides
-    known: dict[str, object] = {"suspects": counts.suspects([r.prediction.id for r in fell])}
-    if how == "file":
-        known["unparsed"] = dict.fromkeys(("original", "perturbed"))
-    scores = [score.model_copy(update=known) for score in scores]
+    extra_fields: dict[str, object] = {"suspects": counts.suspects([r.prediction.id for r in fell])}
+    if scoring_used == "file":
+        extra_fields["unparsed"] = dict.fromkeys(("original", "perturbed"))
+    scores = [score.model_copy(update=extra_fields) for score in scores]
     evidence = GapEvidence(
         pairs=Pairs(
             [item.id for item in items],
@@ -166,8 +168,8 @@ def gap_of_predictions(
         exchangeable=exchangeable,
         sequential=sequential,
         judged=Judged(
-            n=len(answered),
-            n_judged=len(answered) if judged_by else 0,
+            n=len(answered_pairs),
+            n_judged=len(answered_pairs) if judged_by else 0,
             raters=judged_by,
             by_construction=exchangeable is True,
         ),
@@ -177,7 +179,7 @@ def gap_of_predictions(
             for reference, score in zip(clean, scores[2:], strict=True)
         ],
         attraction=_old_answers(comparison.benchmark, comparison.answers, pairs, comparison),
-        guessing=_guessing(scores, answered),
+        guessing=_guessing(scores, answered_pairs),
     )
     return GapTable(tuple(scores), evidence)
 
@@ -186,12 +188,12 @@ def _paired_replies(pairs: Sequence[ScoredPair], answers: Answers) -> PairedRepl
     """Return a model's replies; options that it named are known only where replies were parsed."""
 
     def replies(side: str) -> Replies:
-        scored = [pair.sides[side] for pair in pairs]
+        scored_replies = [pair.sides[side] for pair in pairs]
         return Replies(
-            right=np.array([reply.right is True for reply in scored], dtype=bool),
-            unreadable=np.array([reply.unparsed for reply in scored], dtype=bool),
-            missing=np.array([reply.right is None for reply in scored], dtype=bool),
-            choices=np.array([-1 if r.choice is None else r.choice for r in scored]),
+            right=np.array([reply.right is True for reply in scored_replies], dtype=bool),
+            unreadable=np.array([reply.unparsed for reply in scored_replies], dtype=bool),
+            missing=np.array([reply.right is None for reply in scored_replies], dtype=bool),
+            choices=np.array([-1 if r.choice is None else r.choice for r in scored_replies]),
         )
 
     return PairedReplies(
@@ -204,9 +206,11 @@ def _guessing(scores: Sequence[Score], pairs: Sequence[ScoredPair]) -> tuple[Gue
     n_options = [pair.n_options for pair in pairs]
     if not all(n_options):
         return ()
-    right = [(scores[0].model, scores[0].accuracies)]
-    right += [(s.reference.model, s.reference.accuracies) for s in scores if s.reference]
-    return tuple(against_guessing(name, of["perturbed"].k, n_options) for name, of in right if of)
+    right_counts = [(scores[0].model, scores[0].accuracies)]
+    right_counts += [(s.reference.model, s.reference.accuracies) for s in scores if s.reference]
+    return tuple(
+        against_guessing(name, of["perturbed"].k, n_options) for name, of in right_counts if of
+    )
 
 
 def _old_answers(
@@ -217,7 +221,7 @@ def _old_answers(
 ) -> Score | None:
     """Return a model's old-answer attraction; None if no item has three or more listed options."""
     items = {item.name: item for item in comparison.items}
-    asked = [
+    asked_pairs = [
         (items[pair.original.prediction.id], pair)
         for pair in pairs
         if pair.answered
@@ -225,15 +229,15 @@ def _old_answers(
         and pair.perturbed.choice is not None
         and pair.original.prediction.id in items
     ]
-    if not asked:
+    if not asked_pairs:
         return None
-    wrong = [
+    wrong_answers = [
         WrongAnswer(item.id, choice, *pair.golds, pair.n_options, cluster_of(item))
-        for item, pair in asked
+        for item, pair in asked_pairs
         if (choice := pair.perturbed.choice) is not None and choice not in (-1, pair.golds[1])
     ]
-    n_unparsed = sum(pair.perturbed.unparsed for _, pair in asked)
-    replies = PerturbedReplies([item.id for item, _ in asked], wrong, n_unparsed)
+    n_unparsed = sum(pair.perturbed.unparsed for _, pair in asked_pairs)
+    replies = PerturbedReplies([item.id for item, _ in asked_pairs], wrong_answers, n_unparsed)
     return make_score(
         old_answers.DETECTOR,
         benchmark,
@@ -241,8 +245,8 @@ def _old_answers(
         "chance",
         comparison.settings,
         direction="rises",
-        n=len(asked),
-        n_dropped=len(comparison.items) - len(asked),
+        n=len(asked_pairs),
+        n_dropped=len(comparison.items) - len(asked_pairs),
         unparsed={"perturbed": n_unparsed},
         **against_chance(replies, comparison.settings),
     )
@@ -255,13 +259,14 @@ def _read(source: Path | PredictionFile, options: ReadOptions | None) -> Predict
 def _unanswered(pairs: Sequence[ScoredPair]) -> list[str]:
     notes = []
     for side in ("original", "perturbed"):
-        missing = [reply for p in pairs if (reply := p.sides[side]).right is None]
-        if missing:
-            why = missing[0].prediction.error or "there is no reply"
+        unscored = [reply for p in pairs if (reply := p.sides[side]).right is None]
+        if unscored:
+            reason = unscored[0].prediction.error or "there is no reply"
             notes.append(
-                f"{side}: {len(missing)} of {len(pairs)} items have no reply"
-                f" ({listing([m.prediction.id for m in missing])}; the first: {why}); they are left"
-                " out on both sides, not counted as wrong: run them again in the kit that wrote it"
+                f"{side}: {len(unscored)} of {len(pairs)} items have no reply"
+                f" ({listing([m.prediction.id for m in unscored])}; the first: {reason}); they are"
+                " left out on both sides, not counted as wrong: run them again in the kit that"
+                " wrote it"
             )
     return notes
 
@@ -275,16 +280,16 @@ def _conditions(pairs: Sequence[ScoredPair]) -> tuple[Condition, Condition]:
     return condition("original"), condition("perturbed")
 
 
-def _check_references(own: Files, references: Sequence[Files]) -> None:
+def _check_references(model_files: Files, references: Sequence[Files]) -> None:
     """Refuse a reference whose files are the model's, or another reference's."""
-    seen = {_paths(own): "the model's own"}
+    owners = {_paths(model_files): "the model's own"}
     for files in references:
-        if None not in (paths := _paths(files)) and paths in seen:
+        if None not in (paths := _paths(files)) and paths in owners:
             raise DataError(
-                f"the reference {files[0]} and {files[1]}: these are {seen[paths]} files; give the"
-                " files of another, clean model"
+                f"the reference {files[0]} and {files[1]}: these are {owners[paths]} files; give"
+                " the files of another, clean model"
             )
-        seen[paths] = "another reference's"
+        owners[paths] = "another reference's"
 
 
 def _paths(files: Files) -> tuple[Path | None, ...]:
@@ -294,37 +299,37 @@ def _paths(files: Files) -> tuple[Path | None, ...]:
 def _reference(
     sources: Files,
     options: ReadOptions | None,
-    how: Scoring,
+    scoring_used: Scoring,
     pairs: Sequence[ScoredPair],
     comparison: Comparison,
 ) -> Reference:
     """Return a reference model's replies to the same pairs, and the model's gap against it."""
     files = _read(sources[0], options), _read(sources[1], options)
     check_one_model(*files)
-    theirs, _, notes = score_pairs(join(*files), how)
-    by_key = {_key(pair): pair for pair in theirs}
+    reference_pairs, _, notes = score_pairs(join(*files), scoring_used)
+    by_key = {_key(pair): pair for pair in reference_pairs}
     n_answered = sum(pair.answered for pair in pairs)
-    missing = [p.original.prediction.id for p in pairs if p.answered and _key(p) not in by_key]
-    if missing:
+    missing_ids = [p.original.prediction.id for p in pairs if p.answered and _key(p) not in by_key]
+    if missing_ids:
         raise DataError(
-            f"{files[0].path} and {files[1].path}: the reference model lacks {len(missing)} of"
+            f"{files[0].path} and {files[1].path}: the reference model lacks {len(missing_ids)} of"
             f" {n_answered} items, or has other questions, options or answers for them:"
-            f" {listing(missing)}; use the same items"
+            f" {listing(missing_ids)}; use the same items"
         )
-    same = [by_key.get(_key(pair)) or pair.without_replies() for pair in pairs]
-    answered = [by_key[_key(pair)] for pair in pairs if pair.answered]
-    answers = Answers(_model(files), _fingerprint("reference", answered), {})
-    notes = [f"reference model: {note}" for note in notes + _unanswered(answered)]
+    aligned_pairs = [by_key.get(_key(pair)) or pair.without_replies() for pair in pairs]
+    answered_pairs = [by_key[_key(pair)] for pair in pairs if pair.answered]
+    answers = Answers(_model(files), _fingerprint("reference", answered_pairs), {})
+    notes = [f"reference model: {note}" for note in notes + _unanswered(answered_pairs)]
     against = replace(
         comparison,
         reference_answers=answers,
-        reference=_conditions(answered),
+        reference=_conditions(answered_pairs),
         notes=(*comparison.notes, *notes),
     )
     return Reference(
-        _paired_replies(same, answers),
+        _paired_replies(aligned_pairs, answers),
         relative_score(against),
-        _old_answers(comparison.benchmark, answers, same, comparison),
+        _old_answers(comparison.benchmark, answers, aligned_pairs, comparison),
     )
 
 

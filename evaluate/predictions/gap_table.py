@@ -179,8 +179,8 @@ def _unparsed(score: Score, side: str) -> Cell:
 
 
 def _old_answers(score: Score) -> list[tuple[Column, Cell]]:
-    count, expected = score.accuracies["old answer"], score.means["expected by chance"]
-    chance = f"{(expected.mean or 0.0) * expected.n:.1f}"
+    count, by_chance = score.accuracies["old answer"], score.means["expected by chance"]
+    chance = f"{(by_chance.mean or 0.0) * by_chance.n:.1f}"
     return [
         (Column("Old answers"), Cell(f"{count.k}/{count.n}", f"expected {chance}")),
         (Column("Their p"), Cell(formats.p_value(score.p_value))),

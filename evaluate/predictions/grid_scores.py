@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from flipbench.benchmarks.tables import Row, read_rows
@@ -21,8 +21,7 @@ from ..scoring.comparison import (
     relative_score,
 )
 from .gap import PredictedPairs, gap_of_predictions
-from .item_values import SIDES, ItemValues, item_values
-from .models_table import ListedModel
+from .models_table import SIDES, ItemValues, ListedModel, item_values
 from .prediction import PredictionFile, listing
 from .read import ReadOptions, read_predictions
 from .scoring import Scoring
@@ -31,17 +30,8 @@ LIKELIHOOD = "log_likelihood"
 """How much likelier the right answers to the original items are than for the clean model."""
 
 
-@dataclass(frozen=True)
-class _Values:
-    """What is known of one model: predictions on both sides, and log-probabilities by side."""
-
-    files: tuple[PredictionFile, PredictionFile] | None
-    log_probs: Mapping[str, Mapping[str, float]]
-    groups: Mapping[str, str]
-
-
 def scores_of_models(
-    listed: Sequence[ListedModel],
+    models: Sequence[ListedModel],
     items: tuple[Sequence[Row], str] | None = None,
     *,
     benchmark: str,
@@ -60,7 +50,7 @@ def scores_of_models(
     ----------
     items : (rows, name), optional
         A long table (see `flipbench.evaluate.predictions.item_values`) in place of the files that
-        ``listed`` names.
+        ``models`` names.
 
     Raises
     ------
@@ -69,107 +59,109 @@ def scores_of_models(
     """
     settings = settings or Settings()
     values = (
-        _from_long_table(listed, *items)
+        _from_long_table(models, *items)
         if items
-        else {one.model.name: _from_files(one, options) for one in listed}
+        else {row.model.name: _from_files(row, options) for row in models}
     )
-    ids = {name: _ids(known) for name, known in values.items()}
-    every = sorted(set().union(*ids.values()))
-    pairs = PredictedPairs(benchmark, (), ImageStore(Path()), keys=tuple((i,) for i in every))
+    ids = {name: _ids(model_values) for name, model_values in values.items()}
+    all_ids = sorted(set().union(*ids.values()))
+    pairs = PredictedPairs(benchmark, (), ImageStore(Path()), keys=tuple((i,) for i in all_ids))
     differing = _differing(ids)
-    grid = [one.model for one in listed]
+    grid = [row.model for row in models]
     scores: list[Score] = []
     for model in grid:
         clean = reference_of(model, grid)
-        own, other = values[model.name], values[clean.name] if clean else None
-        found: list[Score] = []
-        if own.files:
+        own_values = values[model.name]
+        clean_values = values[clean.name] if clean else None
+        model_scores: list[Score] = []
+        if own_values.files:
             table = gap_of_predictions(
-                *own.files,
+                *own_values.files,
                 model=model.name,
                 benchmark=benchmark,
                 scoring=scoring,
-                references=[other.files] if other and other.files else [],
+                references=[clean_values.files] if clean_values and clean_values.files else [],
                 settings=settings,
             )
-            found += [*table.scores, *([table.attraction] if table.attraction else [])]
+            model_scores += [*table.scores, *([table.attraction] if table.attraction else [])]
         answers = Answers(model.name, model.fingerprint, {})
         reference = Answers(clean.name, clean.fingerprint, {}) if clean else None
-        found += _log_prob_scores(pairs, answers, own, reference, other, settings)
-        for score in found:
-            compared = bool(score.reference_fingerprint or score.rule == "relative")
+        model_scores += _log_prob_scores(
+            pairs, answers, own_values, reference, clean_values, settings
+        )
+        for score in model_scores:
+            uses_reference = bool(score.reference_fingerprint or score.rule == "relative")
             scores.append(
                 score.revised(
                     model_fingerprint=model.fingerprint,
                     benchmark_id=pairs.id,
-                    reference_fingerprint=clean.fingerprint if clean and compared else "",
+                    reference_fingerprint=clean.fingerprint if clean and uses_reference else "",
                     warnings=(*score.warnings, *differing),
                 )
             )
     return pairs, scores
 
 
-def _from_files(one: ListedModel, options: ReadOptions | None) -> _Values:
-    files = None
-    if one.original and one.perturbed:
-        files = read_predictions(one.original, options), read_predictions(one.perturbed, options)
-    elif one.original or one.perturbed:
-        side = "perturbed" if one.original else "original"
-        raise DataError(f"{one.where}: {side} is empty; a gap needs predictions on both versions")
-    known = ItemValues()
-    if one.log_probs:
-        rows = read_rows(one.log_probs)
-        named = item_values(rows, str(one.log_probs), model=one.model.name, marks=False)
-        if list(named) != [one.model.name]:
-            raise DataError(
-                f"{one.log_probs}: log-probabilities of {listing(list(named))}, but {one.where}"
-                f" names it for {one.model.name!r}; give a file of this model alone"
-            )
-        known = named[one.model.name]
-    if files is None and not known.log_probs:
-        raise DataError(
-            f"{one.where}: {one.model.name} has no values: name files in the columns original and"
-            " perturbed, or logprobs, or give one long table of items"
+def _from_files(row: ListedModel, options: ReadOptions | None) -> ItemValues:
+    name, values = row.model.name, ItemValues()
+    if row.log_probs:
+        by_model = item_values(
+            read_rows(row.log_probs), str(row.log_probs), model=name, marks=False
         )
-    return _Values(files, known.log_probs, known.groups)
+        if list(by_model) != [name]:
+            raise DataError(
+                f"{row.log_probs}: log-probabilities of {listing(list(by_model))}, but {row.where}"
+                f" names it for {name!r}; give a file of this model alone"
+            )
+        values = by_model[name]
+    if row.original and row.perturbed:
+        files = read_predictions(row.original, options), read_predictions(row.perturbed, options)
+        values.files = files
+    elif row.original or row.perturbed:
+        side = "perturbed" if row.original else "original"
+        raise DataError(f"{row.where}: {side} is empty; a gap needs predictions on both versions")
+    if values.files is None and not values.log_probs:
+        raise DataError(
+            f"{row.where}: {name} has no values: name files in the columns original and perturbed,"
+            " or logprobs, or give one long table of items"
+        )
+    return values
 
 
 def _from_long_table(
-    listed: Sequence[ListedModel], rows: Sequence[Row], source: str
-) -> dict[str, _Values]:
-    found = item_values(rows, source)
-    names = [one.model.name for one in listed]
-    if unknown := [name for name in found if name not in names]:
+    models: Sequence[ListedModel], rows: Sequence[Row], source: str
+) -> dict[str, ItemValues]:
+    by_model = item_values(rows, source)
+    names = [row.model.name for row in models]
+    if unknown := [name for name in by_model if name not in names]:
         raise DataError(
             f"{source}: {listing(unknown)} {'is' if len(unknown) == 1 else 'are'} not in the table"
             f" of models ({listing(names)}); add the family and dose of every model"
         )
-    for one in listed:
-        if one.model.name not in found:
-            raise DataError(f"{one.where}: {source} has no values of {one.model.name!r}")
-
-    def values(name: str) -> _Values:
-        known, files = found[name], None
-        if sides := known.predictions:
-            if missing := [side for side in SIDES if side not in sides]:
-                raise DataError(
-                    f"{source}: {name} has no row with condition {missing[0]!r}; a gap needs both"
-                )
-            first, second = (
-                PredictionFile(
-                    Path(f"{source}, {name}, {side}"),
-                    "long",
-                    tuple(sides[side][item] for item in sorted(sides[side])),
-                )
-                for side in SIDES
+    for row in models:
+        if row.model.name not in by_model:
+            raise DataError(f"{row.where}: {source} has no values of {row.model.name!r}")
+    for name, values in by_model.items():
+        sides = values.predictions
+        if not sides:
+            continue
+        if absent := [side for side in SIDES if side not in sides]:
+            raise DataError(
+                f"{source}: {name} has no row with condition {absent[0]!r}; a gap needs both"
             )
-            files = first, second
-        return _Values(files, known.log_probs, known.groups)
+        original, perturbed = (
+            PredictionFile(
+                Path(f"{source}, {name}, {side}"),
+                "long",
+                tuple(sides[side][item] for item in sorted(sides[side])),
+            )
+            for side in SIDES
+        )
+        values.files = original, perturbed
+    return by_model
 
-    return {name: values(name) for name in names}
 
-
-def _ids(values: _Values) -> set[str]:
+def _ids(values: ItemValues) -> set[str]:
     ids = {p.id for file in values.files or () for p in file.predictions}
     return ids.union(*(by_item for by_item in values.log_probs.values()))
 
@@ -182,11 +174,12 @@ def _differing(ids: Mapping[str, set[str]]) -> list[str]:
     DataError
         If a model shares no item with the first.
     """
-    first = next(iter(ids))
-    if apart := [name for name, own in ids.items() if not own & ids[first]]:
+    leading_model = next(iter(ids))
+    if disjoint := [name for name, model_ids in ids.items() if not model_ids & ids[leading_model]]:
         raise DataError(
-            f"{first} and {apart[0]} have no item in common ({listing(sorted(ids[first]), 3)}"
-            f" against {listing(sorted(ids[apart[0]]), 3)}); models of one table answer one"
+            f"{leading_model} and {disjoint[0]} have no item in common"
+            f" ({listing(sorted(ids[leading_model]), 3)}"
+            f" against {listing(sorted(ids[disjoint[0]]), 3)}); models of one table answer one"
             " benchmark"
         )
     common = set.intersection(*ids.values())
@@ -202,20 +195,20 @@ def _differing(ids: Mapping[str, set[str]]) -> list[str]:
 def _log_prob_scores(
     pairs: PredictedPairs,
     answers: Answers,
-    own: _Values,
+    values: ItemValues,
     reference: Answers | None,
-    clean: _Values | None,
+    clean: ItemValues | None,
     settings: Settings,
 ) -> list[Score]:
     """Return the scores of log-probabilities: of both versions compared, or of the originals."""
-    sides = [side for side in SIDES if side in own.log_probs]
+    sides = [side for side in SIDES if side in values.log_probs]
     if not sides:
         return []
-    ids = sorted({name for side in sides for name in own.log_probs[side]})
+    ids = sorted({name for side in sides for name in values.log_probs[side]})
 
-    def condition(values: _Values, side: str, name: str = "") -> Condition:
-        known = values.log_probs.get(side, {})
-        return Condition(name or side, [known.get(i) for i in ids], 0, len(ids), None)
+    def condition(values: ItemValues, side: str, name: str = "") -> Condition:
+        by_item = values.log_probs.get(side, {})
+        return Condition(name or side, [by_item.get(i) for i in ids], 0, len(ids), None)
 
     items = [
         Item(
@@ -223,12 +216,12 @@ def _log_prob_scores(
             name=name,
             question="",
             answer_text="",
-            group=own.groups.get(name, ""),
+            group=values.groups.get(name, ""),
             source=Source(dataset=pairs.name),
         )
         for name in ids
     ]
-    conditions = [condition(own, side) for side in sides]
+    conditions = [condition(values, side) for side in sides]
     comparable = clean and set(sides) <= set(clean.log_probs)
     against = [condition(clean, side) for side in sides] if clean and comparable else []
     comparison = Comparison(
@@ -246,8 +239,8 @@ def _log_prob_scores(
     )
     if len(sides) == 2:
         return [mcnemar_score(comparison, "label_swap"), relative_score(comparison)]
-    first = replace(against[0], name=f"{sides[0]} of the reference") if against else None
+    side_condition = replace(against[0], name=f"{sides[0]} of the reference") if against else None
     one_side = replace(
-        comparison, detector=LIKELIHOOD, first=first, direction="rises", against_clean=True
+        comparison, detector=LIKELIHOOD, first=side_condition, direction="rises", against_clean=True
     )
     return [mcnemar_score(one_side, "relative")]

@@ -6,12 +6,51 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flipbench.benchmarks.tables import check_file
-from flipbench.core.errors import DataError, nearest, need
+from pydantic import BaseModel, ValidationError
+
+from flipbench.benchmarks.tables import check_file, join_names
+from flipbench.core.errors import DataError, nearest, need, shorten
 from flipbench.core.limits import TABLE_BYTES, check_zip
 from flipbench.prompting.prompts import LETTERS
 
 from .prediction import Prediction, PredictionFile, id_text, truth
+
+
+class _Message(BaseModel):
+    role: str | None = None
+    content: str | list[dict[str, Any]] | None = None
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        parts = [part for part in self.content or () if part.get("type") == "text"]
+        return "\n".join(str(part.get("text", "")) for part in parts)
+
+
+class _Choice(BaseModel):
+    message: _Message | None = None
+    stop_reason: str | None = None
+
+
+class _Output(BaseModel, coerce_numbers_to_str=True):
+    completion: str | None = None
+    choices: list[_Choice] | None = None
+    error: str | None = None
+
+
+class _Sample(BaseModel, coerce_numbers_to_str=True):
+    """What is read of a sample; Inspect's own class would refuse logs of other versions."""
+
+    id: str | None = None
+    epoch: int | None = None
+    input: str | list[_Message] | None = None
+    choices: list[str] | None = None
+    target: str | list[str] | None = None
+    output: _Output | None = None
+    scores: dict[str, dict[str, Any]] | None = None
+    metadata: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
 
 
 def is_log(data: Any) -> bool:
@@ -59,114 +98,74 @@ def inspect_predictions(
     DataError
         If the log has no samples or lacks the scorer or epoch.
     """
-    samples = log.get("samples") or []
-    if not isinstance(samples, list) or not samples:
+    raw_samples = log.get("samples") or []
+    if not isinstance(raw_samples, list) or not raw_samples:
         raise DataError(
             f"{path}: the log has no samples (status: {str(log.get('status')):.40}); run the"
             " evaluation to the end with log_samples on"
         )
-    for number, sample in enumerate(samples, 1):
-        if not isinstance(sample, Mapping):
-            where = f"{path.name}, sample {number}"
-            raise DataError(f"{where}: {type(sample).__name__}, not an object; write the log again")
-    scorers = list(dict.fromkeys(name for s in samples for name in _object(s, "scores", path.name)))
+    places = [f"{path.name}, sample {number}" for number in range(1, len(raw_samples) + 1)]
+    samples = list(map(_sample, raw_samples, places))
+    scorers = list(dict.fromkeys(name for sample in samples for name in sample.scores or ()))
     if scorer and scorer not in scorers:
         raise DataError(
-            f"{path}: there is no scorer {scorer!r} (found: {', '.join(scorers) or 'none'})"
+            f"{path}: there is no scorer {scorer!r} (found: {join_names(scorers) or 'none'})"
             + nearest(scorer, scorers)
         )
-    chosen = scorer or (scorers[0] if len(scorers) == 1 else "")
-    about = _object(log, "eval", path.name)
+    marker = scorer or (scorers[0] if len(scorers) == 1 else "")
     predictions = tuple(
-        _prediction(path, number, sample, chosen)
-        for number, sample in enumerate(samples, 1)
-        if epoch is None or sample.get("epoch") == epoch
+        _prediction(sample, place, marker)
+        for sample, place in zip(samples, places, strict=True)
+        if epoch is None or sample.epoch == epoch
     )
     if not predictions:
         raise DataError(f"{path}: no sample belongs to epoch {epoch}; they start at 1")
+    about = log.get("eval")
+    if not isinstance(about, Mapping):
+        raise DataError(f"{path}: 'eval' is no object; write the log again")
     model, task = str(about.get("model", "")), str(about.get("task", ""))
     return PredictionFile(path, "inspect", predictions, model, task)
 
 
-def _prediction(path: Path, number: int, sample: Mapping[str, Any], scorer: str) -> Prediction:
-    where = f"{path.name}, sample {number}"
-    name = id_text(sample.get("id"))
+def _sample(value: Any, place: str) -> _Sample:
+    if not isinstance(value, Mapping):
+        raise DataError(f"{place}: {type(value).__name__}, not an object; write the log again")
+    try:
+        return _Sample.model_validate(value)
+    except ValidationError as error:
+        details = error.errors()[0]
+        key = ".".join(str(step) for step in details["loc"])
+        problem = shorten(f"{key}: {details['msg']}", 300)
+        raise DataError(f"{place}: {problem}; write the log again") from error
+
+
+def _prediction(sample: _Sample, place: str, scorer: str) -> Prediction:
+    name = id_text(sample.id)
     if not name:
-        raise DataError(f"{where}: the sample has no id")
-    error = str(_object(sample, "error", where).get("message") or "")
-    output = _object(sample, "output", where)
-    text = None if error else _completion(output, where)
-    if not error and not (text or "").strip():
-        error = str(output.get("error") or "there is no reply")
-    target = sample.get("target", "")
-    if isinstance(target, list) and len(target) != 1:
-        raise DataError(f"{where}: {len(target)} targets; only questions with one are supported")
-    score = _object(_object(sample, "scores", where), scorer, where)
-    choices = _list(sample, "choices", where)
+        raise DataError(f"{place}: the sample has no id")
+    output = sample.output or _Output()
+    choice = output.choices[0] if output.choices else _Choice()
+    text = output.completion or (choice.message.text if choice.message else "")
+    error = str((sample.error or {}).get("message") or "")
+    if not error and not text.strip():
+        error = output.error or "there is no reply"
+    targets = sample.target if isinstance(sample.target, list) else [sample.target or ""]
+    if len(targets) != 1:
+        raise DataError(f"{place}: {len(targets)} targets; only questions with one are supported")
+    score = (sample.scores or {}).get(scorer, {})
+    question = sample.input or ""
+    if not isinstance(question, str):
+        users = [message for message in question if message.role == "user"]
+        question = users[-1].text if users else ""
     return Prediction(
         id=name,
-        where=where,
+        where=place,
         text=None if error else text,
-        gold=str(target[0] if isinstance(target, list) else target).strip(),
-        options=tuple(zip(LETTERS, (str(c) for c in choices), strict=False)),
+        gold=targets[0].strip(),
+        options=tuple(zip(LETTERS, sample.choices or (), strict=False)),
         correct=None if error else truth(score.get("value")),
-        question=_question(sample.get("input"), where),
+        question=question,
         error=" ".join(error.split())[:200],
-        group=id_text(_object(sample, "metadata", where).get("group")),
-        cut_off=_stop_reason(output, where) in ("max_tokens", "model_length"),
+        group=id_text((sample.metadata or {}).get("group")),
+        cut_off=choice.stop_reason in ("max_tokens", "model_length"),
     )
-
-
-def _stop_reason(output: Mapping[str, Any], where: str) -> str:
-    choices = _list(output, "choices", where)
-    return (
-        str(_object({"choice": choices[0]}, "choice", where).get("stop_reason")) if choices else ""
-    )
-
-
-def _completion(output: Mapping[str, Any], where: str) -> str:
-    if output.get("completion"):
-        return str(output["completion"])
-    choices = _list(output, "choices", where)
-    return _texts(_object({"choice": choices[0]}, "choice", where), where) if choices else ""
-
-
-def _question(asked: Any, where: str) -> str:
-    """Return the text of the last user message, or the plain input."""
-    if not isinstance(asked, list):
-        return str(asked or "")
-    messages = [_object({"input": message}, "input", where) for message in asked]
-    users = [message for message in messages if message.get("role") == "user"]
-    return _texts({"message": users[-1]}, where) if users else ""
-
-
-def _texts(choice: Mapping[str, Any], where: str) -> str:
-    """Return the text of a choice's message."""
-    content = _object(choice, "message", where).get("content")
-    if isinstance(content, str):
-        return content
-    parts = _list({"content": content}, "content", where)
-    texts = [_object({"content": part}, "content", where) for part in parts]
-    return "\n".join(str(part.get("text", "")) for part in texts if part.get("type") == "text")
-
-
-def _object(parent: Mapping[str, Any], key: str, where: str) -> Mapping[str, Any]:
-    """Return an object in a log, or an empty one if it is missing or null."""
-    value = parent.get(key)
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise DataError(
-            f"{where}: {key!r} is {type(value).__name__}, not an object; write the log again"
-        )
-    return value
-
-
-def _list(parent: Mapping[str, Any], key: str, where: str) -> list[Any]:
-    """Return a list in a log, or an empty one if it is missing or null."""
-    value = parent.get(key)
-    if value is not None and not isinstance(value, list):
-        raise DataError(
-            f"{where}: {key!r} is {type(value).__name__}, not a list; write the log again"
-        )
-    return value or []

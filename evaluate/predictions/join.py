@@ -40,23 +40,25 @@ def join(
         If an id is repeated or only in one file, if options or questions differ, or if no right
         answer differs. The message names the first few ids and counts all.
     """
-    before, after = _by_id(original, keep), _by_id(perturbed, keep)
-    kept = list(dict.fromkeys(keep or ()))
-    for file, predictions in ((original, before), (perturbed, after)):
-        if missing := [name for name in kept if name not in predictions]:
+    original_by_id, perturbed_by_id = _by_id(original, keep), _by_id(perturbed, keep)
+    kept_ids = list(dict.fromkeys(keep or ()))
+    for file, predictions in ((original, original_by_id), (perturbed, perturbed_by_id)):
+        if missing_ids := [name for name in kept_ids if name not in predictions]:
             raise DataError(
-                f"{file.path}: {len(missing)} of {len(kept)} ids of the keep list are missing:"
-                f" {listing(missing)}; remove them from the list, or add their predictions"
+                f"{file.path}: {len(missing_ids)} of {len(kept_ids)} ids of the keep list are"
+                f" missing: {listing(missing_ids)}; remove them from the list, or add their"
+                " predictions"
             )
-    if not set(before) & set(after):
+    if not set(original_by_id) & set(perturbed_by_id):
         raise DataError(
             f"{original.path} and {perturbed.path} have no id in common"
-            f" ({listing(list(before), 3)} against {listing(list(after), 3)}); they are predictions"
-            " for different benchmarks, or the ids are in another column: name it"
+            f" ({listing(list(original_by_id), 3)} against {listing(list(perturbed_by_id), 3)});"
+            " they are predictions for different benchmarks, or the ids are in another column:"
+            " name it"
         )
     unpaired = (
-        (original, [name for name in before if name not in after]),
-        (perturbed, [name for name in after if name not in before]),
+        (original, [name for name in original_by_id if name not in perturbed_by_id]),
+        (perturbed, [name for name in perturbed_by_id if name not in original_by_id]),
     )
     only = [f"{len(ids)} only in {file.path}: {listing(ids)}" for file, ids in unpaired if ids]
     if only:
@@ -65,7 +67,10 @@ def join(
             " items means nothing: add the missing predictions, or pass the ids to compare as a"
             " keep list"
         )
-    pairs = [PredictionPair(prediction, after[name]) for name, prediction in before.items()]
+    pairs = [
+        PredictionPair(prediction, perturbed_by_id[name])
+        for name, prediction in original_by_id.items()
+    ]
     _reject_differing(pairs, original, perturbed)
     return pairs
 
@@ -90,7 +95,7 @@ def _by_id(file: PredictionFile, keep: Collection[str] | None) -> dict[str, Pred
 def _reject_differing(
     pairs: Sequence[PredictionPair], original: PredictionFile, perturbed: PredictionFile
 ) -> None:
-    for what, values in (
+    for field, values in (
         ("options", [(t.original.options, t.perturbed.options) for t in pairs]),
         ("questions", [(_words(t.original.question), _words(t.perturbed.question)) for t in pairs]),
     ):
@@ -98,7 +103,7 @@ def _reject_differing(
         if differ:
             a, b = values[differ[0]]
             raise DataError(
-                f"{original.path} and {perturbed.path}: the {what} of {len(differ)} of"
+                f"{original.path} and {perturbed.path}: the {field} of {len(differ)} of"
                 f" {len(pairs)} items differ: {listing([pairs[i].original.id for i in differ])}"
                 f" (the first: {_short(a)} against {_short(b)}). Only image and answer may change"
                 " from original to perturbed; check that both files use the same benchmark and ids"
@@ -155,10 +160,10 @@ def _without_version(stem: str) -> list[str]:
     return parts
 
 
-def _is_same_data(one: str, other: str, *, is_last: bool) -> bool:
+def _is_same_data(part: str, counterpart: str, *, is_last: bool) -> bool:
     """Return whether two parts are the same; the last may go on, as a changed data set's does."""
-    shorter, longer = sorted((one, other), key=len)
-    return one == other or (is_last and len(shorter) > 2 and longer.startswith(shorter))
+    shorter, longer = sorted((part, counterpart), key=len)
+    return part == counterpart or (is_last and len(shorter) > 2 and longer.startswith(shorter))
 
 
 def check_one_model(original: PredictionFile, perturbed: PredictionFile) -> None:
@@ -169,10 +174,10 @@ def check_one_model(original: PredictionFile, perturbed: PredictionFile) -> None
     DataError
         If they do.
     """
-    first, second = models_of(original, perturbed)
-    if first and second and first != second:
+    original_model, perturbed_model = models_of(original, perturbed)
+    if original_model and perturbed_model and original_model != perturbed_model:
         raise DataError(
-            f"{original.path} is of {first!r} and {perturbed.path} of {second!r}: a gap between two"
-            " models means nothing; give both files of one model, or say that it is one: --model"
-            " NAME"
+            f"{original.path} is of {original_model!r} and {perturbed.path} of"
+            f" {perturbed_model!r}: a gap between two models means nothing; give both files of one"
+            " model, or say that it is one: --model NAME"
         )

@@ -62,8 +62,8 @@ def lmms_eval_predictions(
             + nearest(metric, metrics)
         )
     marks = [name for name in metrics if all(_mark(r.cells.get(name)) is not None for r in rows)]
-    chosen = metric or (marks[0] if len(marks) == 1 else "")
-    predictions = tuple(_prediction(row, chosen, id_key) for row in rows)
+    marking_metric = metric or (marks[0] if len(marks) == 1 else "")
+    predictions = tuple(_prediction(row, marking_metric, id_key) for row in rows)
     model = path.parent.name if "_samples_" in path.name else ""
     task = path.stem.split("_samples_", 1)[-1] if "_samples_" in path.name else ""
     return PredictionFile(path, "lmms-eval", predictions, model, task)

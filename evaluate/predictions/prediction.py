@@ -80,11 +80,11 @@ def truth(value: Any) -> bool | None:
     return None
 
 
-def listing(names: Sequence[str], shown: int = 5) -> str:
+def listing(names: Sequence[str], n_shown: int = 5) -> str:
     """Return the first few names and the number of others.
 
     >>> listing(["a", "b", "c"], 2)
     "'a', 'b' and 1 more"
     """
-    text = ", ".join(repr(name) for name in names[:shown])
-    return text if len(names) <= shown else f"{text} and {len(names) - shown} more"
+    text = ", ".join(repr(name) for name in names[:n_shown])
+    return text if len(names) <= n_shown else f"{text} and {len(names) - n_shown} more"

@@ -95,20 +95,21 @@ def score_pairs(
     if scoring not in ("auto", "parse", "file"):
         raise ConfigError(f"scoring {scoring!r}: choose auto, parse or file")
     if scoring != "file":
-        scored, left_out = _parse(pairs)
-        if scored or left_out[_SAME]:
+        scored_pairs, left_out = _parse(pairs)
+        if scored_pairs or left_out[_SAME]:
             notes = [
-                f"{len(ids)} {'item is' if len(ids) == 1 else 'items are'} left out because {why}:"
-                f" {listing(ids)}"
-                for why, ids in left_out.items()
+                f"{len(ids)} {'item is' if len(ids) == 1 else 'items are'} left out because"
+                f" {reason}: {listing(ids)}"
+                for reason, ids in left_out.items()
                 if ids
             ]
-            return scored, "parse", notes + _disagreements(scored)
+            return scored_pairs, "parse", notes + _disagreements(scored_pairs)
         if scoring == "parse":
-            first = pairs[0].original
+            example = pairs[0].original
             raise DataError(
-                f"{first.where}: replies cannot be parsed: the right answer {first.gold!r} is not a"
-                " letter and there are no options; add columns A, B, …, or use the file's own marks"
+                f"{example.where}: replies cannot be parsed: the right answer {example.gold!r} is"
+                " not a letter and there are no options; add columns A, B, …, or use the file's"
+                " own marks"
             )
     _check_replies(pairs)
     unmarked = [
@@ -123,13 +124,13 @@ def score_pairs(
             f" and {len(unmarked) - 1} more like it; add the columns answer (with A, B, … if it is"
             " an option's text) and prediction, or a column correct of 0 and 1"
         )
-    scored = [ScoredPair(_by_mark(p.original), _by_mark(p.perturbed)) for p in pairs]
+    scored_pairs = [ScoredPair(_by_mark(p.original), _by_mark(p.perturbed)) for p in pairs]
     note = (
         "right and wrong are the files' own marks; the number of replies that name no option is not"
         " known"
     )
-    is_marked = any(p.original.right is not None for p in scored)
-    return scored, "file", [note] if is_marked else []
+    is_marked = any(p.original.right is not None for p in scored_pairs)
+    return scored_pairs, "file", [note] if is_marked else []
 
 
 def _parse(pairs: Sequence[PredictionPair]) -> tuple[list[ScoredPair], dict[str, list[str]]]:
@@ -138,31 +139,36 @@ def _parse(pairs: Sequence[PredictionPair]) -> tuple[list[ScoredPair], dict[str,
     Answers "yes" and "no" without options are read as words, except in a file that marks replies
     and has other answers in free form, which only the marks cover.
     """
-    scored: list[ScoredPair] = []
+    scored_pairs: list[ScoredPair] = []
     left_out: dict[str, list[str]] = {_NO_OPTION: [], _SAME: []}
     golds = [answer_letter(p.gold) for pair in pairs for p in (pair.original, pair.perturbed)]
     n_letters = max([4, *(LETTERS.index(letter) + 1 for letter in golds if letter)])
     if any(all(getattr(p, side).text is None for p in pairs) for side in ("original", "perturbed")):
-        return scored, left_out
+        return scored_pairs, left_out
     is_marked = any(pair.original.correct is not None for pair in pairs)
     reads_words = not is_marked or all(map(_is_yes_no, pairs))
     for pair in pairs:
         options = pair.original.options or pair.perturbed.options
         if reads_words and _is_yes_no(pair):
             texts, labels, n_options = [*_YES_NO], " ".join(_YES_NO), len(_YES_NO)
-            before, after = (_YES_NO.index(_word(p.gold)) for p in (pair.original, pair.perturbed))
+            old_gold, new_gold = (
+                _YES_NO.index(_word(p.gold)) for p in (pair.original, pair.perturbed)
+            )
         else:
             texts, labels, n_options = _option_texts(options, n_letters), LETTERS, len(options)
-            before, after = _gold(pair.original.gold, options), _gold(pair.perturbed.gold, options)
-        if -1 in (before, after) or before == after:
-            left_out[_NO_OPTION if -1 in (before, after) else _SAME].append(pair.original.id)
+            old_gold, new_gold = (
+                _gold(pair.original.gold, options),
+                _gold(pair.perturbed.gold, options),
+            )
+        if -1 in (old_gold, new_gold) or old_gold == new_gold:
+            left_out[_NO_OPTION if -1 in (old_gold, new_gold) else _SAME].append(pair.original.id)
             continue
         replies = (
-            _parsed(pair.original, texts, before, labels),
-            _parsed(pair.perturbed, texts, after, labels),
+            _parsed(pair.original, texts, old_gold, labels),
+            _parsed(pair.perturbed, texts, new_gold, labels),
         )
-        scored.append(ScoredPair(*replies, (before, after), n_options))
-    return scored, left_out
+        scored_pairs.append(ScoredPair(*replies, (old_gold, new_gold), n_options))
+    return scored_pairs, left_out
 
 
 def _check_replies(pairs: Sequence[PredictionPair]) -> None:
@@ -170,10 +176,10 @@ def _check_replies(pairs: Sequence[PredictionPair]) -> None:
     sides = [pair.original for pair in pairs], [pair.perturbed for pair in pairs]
     empty = [side for side in sides if all(p.text is None and p.correct is None for p in side)]
     if len(empty) == 1:
-        first = empty[0][0]
+        example = empty[0][0]
         raise DataError(
-            f"{first.where}: {first.error or 'there is no reply'}, nor is there one to any of the"
-            f" {len(pairs)} items of this file; run the model on it again"
+            f"{example.where}: {example.error or 'there is no reply'}, nor is there one to any of"
+            f" the {len(pairs)} items of this file; run the model on it again"
         )
 
 
@@ -217,16 +223,17 @@ def _by_mark(prediction: Prediction) -> ScoredReply:
     return ScoredReply(prediction, None if prediction.error else prediction.correct)
 
 
-def _disagreements(scored: Sequence[ScoredPair]) -> list[str]:
+def _disagreements(scored_pairs: Sequence[ScoredPair]) -> list[str]:
     """Return a note for each side on which the file's own marks differ from the parsed replies."""
     notes = []
     for side in ("original", "perturbed"):
-        replies = [pair.sides[side] for pair in scored]
-        both = [r for r in replies if None not in (r.right, r.prediction.correct)]
-        differ = [r.prediction.id for r in both if r.right != r.prediction.correct]
+        replies = [pair.sides[side] for pair in scored_pairs]
+        comparable = [r for r in replies if None not in (r.right, r.prediction.correct)]
+        differ = [r.prediction.id for r in comparable if r.right != r.prediction.correct]
         if differ:
             notes.append(
                 f"{side}: the file's own marks differ from the replies as parsed here for"
-                f" {len(differ)} of {len(both)} items: {listing(differ)}; the parsed replies count"
+                f" {len(differ)} of {len(comparable)} items: {listing(differ)}; the parsed replies"
+                " count"
             )
     return notes

@@ -185,7 +185,7 @@ def _readable(answers: Answers, name: str) -> Path | PredictionFile:
         return Path(answers)
     from flipbench.benchmarks.tables import Row
     from flipbench.evaluate.predictions.prediction import Prediction, PredictionFile
-    from flipbench.evaluate.predictions.table import table_predictions
+    from flipbench.evaluate.predictions.read import table_predictions
 
     if isinstance(answers, pd.DataFrame):
         records = answers.to_dict("records")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flipbench.benchmarks.specs import HuggingFaceSpec, JsonlSpec, TsvSpec
-from flipbench.benchmarks.tables import Row, open_table
+from flipbench.benchmarks.tables import Row, columns_of, open_table
 from flipbench.core.errors import DataError, ServiceError, nearest
 from flipbench.core.limits import check_parquet
 
@@ -68,7 +68,7 @@ def open_source(spec: TsvSpec | HuggingFaceSpec | JsonlSpec) -> RowSource:
     table = open_table(path)
     rows, columns = table.rows, table.columns
     if isinstance(spec, HuggingFaceSpec):
-        columns = list(dict.fromkeys(name for row in _sound(rows) for name in row.cells))
+        columns = columns_of(_sound(rows))
         blank = dict.fromkeys(columns)
         rows = (
             Row(row.where, blank | row.cells, row.number) for row in _sound(open_table(path).rows)

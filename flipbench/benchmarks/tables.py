@@ -13,7 +13,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,7 +153,7 @@ def numbered_rows(path: Path) -> tuple[list[str], list[NumberedRow]]:
     """
     table = open_table(path, in_memory=True)
     rows = list(_bounded(path, table.rows))
-    columns = table.columns or list(dict.fromkeys(name for row in rows for name in row.cells))
+    columns = table.columns or columns_of(rows)
     texts = [(row.number, {c: cell_text(row.cells.get(c)) for c in columns}) for row in rows]
     return columns, texts
 
@@ -202,6 +202,53 @@ def check_columns(required: Sequence[str], columns: Sequence[str], where: str) -
                 f"{where}: there is no column {column!r} (found: {join_names(columns)}){guess};"
                 f" rename a column to {column!r}, or map it"
             )
+
+
+def columns_of(rows: Iterable[Row]) -> list[str]:
+    """Return the names of all cells, in order of appearance."""
+    return list(dict.fromkeys(name for row in rows for name in row.cells))
+
+
+def find_columns(
+    rows: Sequence[Row],
+    aliases: Mapping[str, tuple[str, ...]],
+    where: str,
+    *,
+    required: Sequence[str] = (),
+    remedy: str = "",
+) -> dict[str, str]:
+    """Return what a column means → its name in a table, ignoring case and outer blanks.
+
+    Parameters
+    ----------
+    aliases : mapping
+        What a column means → its possible names, in order of preference.
+    required : sequence of str
+        Meanings without which the table is refused.
+    remedy : str
+        What can be done besides renaming a column.
+
+    Raises
+    ------
+    DataError
+        If a required column is missing, or there are no rows.
+    """
+    if not rows:
+        raise DataError(f"{where}: there are no rows")
+    columns = columns_of(rows)
+    by_lower = {str(name).strip().lower(): name for name in reversed(columns) if name}
+    names = {
+        meaning: next((by_lower[alias] for alias in options if alias in by_lower), "")
+        for meaning, options in aliases.items()
+    }
+    for meaning in required:
+        if not names[meaning]:
+            raise DataError(
+                f"{where}: there is no column for the {meaning} ({' or '.join(aliases[meaning])};"
+                f" found: {join_names(columns)}){nearest(aliases[meaning][0], list(by_lower))};"
+                f" rename a column{remedy}"
+            )
+    return {meaning: name for meaning, name in names.items() if name}
 
 
 def join_names(names: Sequence[object]) -> str:

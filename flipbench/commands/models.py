@@ -258,7 +258,7 @@ def validate(
     import flipbench as fb
 
     if example:
-        from flipbench.evaluate.predictions.example import write_example
+        from flipbench.evaluate.predictions.models_table import write_example
 
         first, second = write_example(models)
         say(f"{first}\n{second}")

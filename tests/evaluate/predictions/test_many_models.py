@@ -15,7 +15,7 @@ from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.randomness import generator
 from flipbench.core.records import Score
 from flipbench.evaluate.detectors.perturbation.perturbation_gap import PerturbationGap
-from flipbench.evaluate.predictions.example import N_ITEMS, write_example
+from flipbench.evaluate.predictions.models_table import N_EXAMPLE_ITEMS, write_example
 from flipbench.evaluate.validation.validation import Validation
 from tests.evaluate.conftest import ASKING, World
 from tests.fixtures.prediction_files import both
@@ -297,7 +297,11 @@ HEAD = "model,item,condition,correct\n"
 @pytest.mark.parametrize(
     ("models", "items", "message"),
     [
-        ("name,dose\na,0\n", HEAD, "models.csv: there is no column 'family' .found: name, dose"),
+        (
+            "name,dose\na,0\n",
+            HEAD,
+            "no column for the family .family; found: name, dose",
+        ),
         ("model,family,dose\na,f,0\na,f,1\n", HEAD, "line 3: the model 'a' is also in .*line 2"),
         ("model,family,dose\na,f,many\n", HEAD, "line 2: dose is 'many', not a whole number"),
         ("model,family,dose\na,f,-1\n", HEAD, "line 2: dose is '-1'"),
@@ -316,7 +320,11 @@ HEAD = "model,item,condition,correct\n"
         ("", "model,item,condition\na,1,original\n", "no column 'correct' .0 or 1. or 'logprob'"),
         ("", "model,item,condition,logprob\na,1,original,0.3\n", "line 2: 0.3 is no log-prob"),
         ("", "model,item,condition,logprob\na,1,original,nan\n", "line 2: .* not a finite number"),
-        ("", "item,condition,correct\n1,original,1\n", "items.csv: there is no column 'model'"),
+        (
+            "",
+            "item,condition,correct\n1,original,1\n",
+            "no column for the model",
+        ),
         ("", "not a table", "items.csv: there are no rows"),
     ],
 )
@@ -346,4 +354,4 @@ def test_models_without_values_or_common_items_are_refused(tmp_path: Path) -> No
 def test_example_tables_are_not_overwritten(example: tuple[Path, Path]) -> None:
     with pytest.raises(ConfigError, match="exists; name another folder"):
         write_example(example[0].parent)
-    assert len(read_rows(example[1])) == 12 * 2 * N_ITEMS
+    assert len(read_rows(example[1])) == 12 * 2 * N_EXAMPLE_ITEMS
