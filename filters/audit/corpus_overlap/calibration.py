@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import scipy
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from flipbench.core.errors import DataError
 from flipbench.core.randomness import generator
+from flipbench.core.rates import Rate
 from flipbench.core.records import Value
 
 ALPHAS = (0.001, 0.005, 0.01, 0.02, 0.05, 0.1)
@@ -56,9 +56,9 @@ def sample_rows(
     for row, kind in enumerate(types):
         if kind in of_type:
             of_type[kind].append(row)
-    if missing := sorted(kind for kind, rows in of_type.items() if not rows):
+    if lacking := sorted(kind for kind, rows in of_type.items() if not rows):
         raise DataError(
-            f"the corpus has no picture of type {', '.join(map(repr, missing))}; name the types of"
+            f"the corpus has no picture of type {', '.join(map(repr, lacking))}; name the types of"
             " benchmark and corpus alike, or calibrate on a random sample"
         )
     m = min(m, *(int(len(of_type[kind]) / share) for kind, share in shares.items()))
@@ -66,11 +66,11 @@ def sample_rows(
     by_remainder = sorted(shares, key=lambda kind: (counts[kind] - m * shares[kind], kind))
     for kind in by_remainder[: m - sum(counts.values())]:
         counts[kind] += len(of_type[kind]) > counts[kind]
-    drawn = [
+    samples = [
         rng.choice(of_type[kind], size=max(1, count), replace=False)
         for kind, count in sorted(counts.items())
     ]
-    return np.sort(np.concatenate(drawn)).astype(np.int64)
+    return np.sort(np.concatenate(samples)).astype(np.int64)
 
 
 def threshold(null: Distances, alpha: float) -> float:
@@ -108,7 +108,7 @@ def sampled_p(k: int, n: int, n_below: int, m: int) -> float:
     return min(1.0, float(scipy.stats.betabinom.sf(k - 1, n, n_below + 1, m - n_below)))
 
 
-def conformal_p(distances: Distances, clean: Distances, *, mid: bool = False) -> Distances:
+def conformal_p(distances: Distances, clean: Distances) -> Distances:
     """Return each picture's conformal p-value against the pictures of a clean benchmark.
 
     It is (1 + number of clean distances that are no larger) / (n_clean + 1).
@@ -119,53 +119,53 @@ def conformal_p(distances: Distances, clean: Distances, *, mid: bool = False) ->
         Distances of the benchmark's pictures to their nearest corpus pictures.
     clean : float64 array, shape (n_clean,)
         Those of a benchmark of the same domain that cannot be in the corpus.
-    mid : bool
-        Count ties, and the picture itself, by half. That is right on average where distances are
-        often equal (hash codes), but not for every level.
 
     Examples
     --------
     >>> conformal_p(np.array([0.1, 0.3]), np.array([0.2, 0.3, 0.4])).tolist()
     [0.25, 0.75]
-    >>> conformal_p(np.array([0.1, 0.3]), np.array([0.2, 0.3, 0.4]), mid=True).tolist()
-    [0.125, 0.5]
     """
-    ordered = np.sort(clean)
-    below = np.searchsorted(ordered, distances, side="left")
-    at_most = np.searchsorted(ordered, distances, side="right")
-    n_less = (below + at_most + 1) / 2 if mid else at_most + 1
-    return np.asarray(n_less / (len(clean) + 1), np.float64)
+    n_at_most = np.searchsorted(np.sort(clean), distances, side="right")
+    return np.asarray((n_at_most + 1) / (len(clean) + 1), np.float64)
 
 
-class CleanTest(NamedTuple):
+class Clean(Value):
     """A benchmark compared with a clean one of the same domain.
 
     Attributes
     ----------
-    n_clean : int
-    n_flagged : int
+    name : str
+        The clean benchmark's.
+    n : int
+        Its pictures.
+    flagged : Rate
         Pictures with a conformal p-value of at most alpha.
     p_value : float
-        Of ``n_flagged``, one-sided and exact if the pictures are exchangeable: the primary test. A
+        Of ``flagged``, one-sided and exact if the pictures are exchangeable: the primary test. A
         leak puts *some* pictures at the near end, and this test looks there. The pictures share one
         clean sample, so their p-values depend on each other; see `sampled_p`.
     mann_whitney_p : float
         One-sided: distances are smaller on the whole. Secondary, since a small shift of all
         pictures, which a difference in domain gives, makes it as significant as a leak.
-    q_values : float64 array, shape (n,)
-        Benjamini-Hochberg over the pictures' p-values. The least p-value is 1 / (n_clean + 1), so
-        k pictures of n can be significant at a level only if n_clean + 1 >= n / (k x level).
+    n_significant : int
+        Pictures that are significant after Benjamini-Hochberg. The least p-value is 1 / (n + 1), so
+        k of N can be significant at a level only if n + 1 >= N / (k x level).
     """
 
-    n_clean: int
-    n_flagged: int
+    name: str
+    n: int
+    flagged: Rate
     p_value: float
     mann_whitney_p: float
-    q_values: Distances
+    n_significant: int
 
 
-def compare_with_clean(distances: Distances, clean: Distances, alpha: float) -> CleanTest:
+def compare_with_clean(
+    distances: Distances, clean: Distances, alpha: float, *, name: str = "", level: float = 0.05
+) -> tuple[Clean, Distances]:
     """Test whether more pictures are near the corpus than those of a clean benchmark.
+
+    Also returns the pictures' Benjamini-Hochberg q-values, shape (n,).
 
     Raises
     ------
@@ -181,19 +181,22 @@ def compare_with_clean(distances: Distances, clean: Distances, alpha: float) -> 
     n_clean, n = len(clean), len(distances)
     rank = int(np.floor(alpha * (n_clean + 1) + 1e-9))
     if rank < 1:
-        needed = int(np.ceil(1 / alpha - 1e-9)) - 1
+        n_needed = int(np.ceil(1 / alpha - 1e-9)) - 1
         raise DataError(
-            f"the clean benchmark has {n_clean} pictures; alpha = {alpha} needs at least {needed}"
+            f"the clean benchmark has {n_clean} pictures; alpha = {alpha} needs at least {n_needed}"
         )
     p_values = conformal_p(distances, clean)
+    q_values = np.asarray(scipy.stats.false_discovery_control(p_values), np.float64)
     k = int((p_values <= alpha + 1e-12).sum())
-    return CleanTest(
-        n_clean,
-        k,
-        sampled_p(k, n, rank - 1, n_clean),
-        float(scipy.stats.mannwhitneyu(distances, clean, alternative="less").pvalue),
-        np.asarray(scipy.stats.false_discovery_control(p_values), np.float64),
+    test = Clean(
+        name=name,
+        n=n_clean,
+        flagged=Rate.exact(k, n),
+        p_value=sampled_p(k, n, rank - 1, n_clean),
+        mann_whitney_p=float(scipy.stats.mannwhitneyu(distances, clean, alternative="less").pvalue),
+        n_significant=int((q_values <= level).sum()),
     )
+    return test, q_values
 
 
 class Calibration(Value):

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.rates import Rate
+from flipbench.core.records import Value
 from flipbench.reporting import formats
 
 from .calibration import (
     ALPHAS,
-    CleanTest,
+    Calibration,
+    Clean,
     Distances,
     binomial_p,
     compare_with_clean,
@@ -24,50 +25,122 @@ from .calibration import (
     sampled_p,
     threshold,
 )
-from .neighbours import BLOCK_BYTES, Array, Vectors, nearest
-from .result import (
-    BENCHMARK,
-    CLEAN,
-    CORPUS,
-    Clean,
-    Control,
-    CorpusOverlap,
-    Hub,
-    NearPair,
-    OverlapVerdict,
-    SweepRow,
-)
+from .embeddings import Embeddings
+from .neighbours import BLOCK_BYTES, Array, Rows, Vectors, nearest
 
-Rows = NDArray[np.int64]
+BENCHMARK, CORPUS, CLEAN = "benchmark", "corpus", "clean benchmark"
+"""Names of the distances in a result; all others are controls."""
+
+OverlapVerdict = Literal["more", "not_more", "withheld"]
 
 
-class Embedded(Protocol):
-    """Unique pictures and their embeddings, row by row."""
+class NearPair(Value):
+    """A picture of the benchmark and its nearest corpus picture, within the threshold.
 
-    @property
-    def vectors(self) -> Array | Sequence[Array]:
-        """One or several arrays of shape (n, d): see `Vectors`."""
+    ``n_items`` is the number of the benchmark's items with this picture; ``q_value`` is from the
+    comparison with a clean benchmark.
+    """
 
-    @property
-    def keys(self) -> Sequence[str]:
-        """Names of the pictures, shape (n,)."""
+    sha256: str
+    key: str
+    corpus_sha256: str
+    corpus_key: str
+    distance: float
+    type: str = ""
+    n_items: int | None = None
+    q_value: float | None = None
 
-    @property
-    def sha256(self) -> Sequence[str]:
-        """Hashes of the pictures' files, shape (n,)."""
 
-    @property
-    def types(self) -> Sequence[str]:
-        """Modality or view of each picture, shape (n,); empty if unknown."""
+class SweepRow(Value):
+    """The pictures flagged at one alpha; `CorpusOverlap` describes the p-values."""
 
-    @property
-    def encoder(self) -> str:
-        """Name of the encoder."""
+    alpha: float
+    threshold: float
+    flagged: Rate
+    n_items: int | None
+    p_value: float
+    p_binomial: float
+
+
+class Control(Value):
+    """Pictures that cannot be in the corpus, and how many of them are flagged."""
+
+    name: str
+    flagged: Rate
+    minimum: float
+    p_value: float
+
+
+class Hub(Value):
+    """A corpus picture that is the nearest of several flagged pictures."""
+
+    key: str
+    sha256: str
+    n_flagged: int
+
+
+class CorpusOverlap(Value):
+    """The overlap of a benchmark's pictures with a corpus.
+
+    Attributes
+    ----------
+    alpha, level : float
+        Share of the corpus' own pictures within the threshold; significance level.
+    n_same_files : int
+        Pictures whose file, byte for byte, is in the corpus.
+    flagged : Rate
+        Unique pictures within the threshold, with the Clopper-Pearson interval.
+    n_items, n_items_flagged : int or None
+        Items with such pictures. Never tested: items that share a picture are not independent.
+    p_value : float
+        One-sided, allowing for the sample that the threshold comes from: `sampled_p`.
+    p_binomial : float
+        As in the paper, which takes alpha as the exact rate.
+    without_hubs : Rate
+        Pictures flagged if the hubs were not in the corpus, at the same threshold.
+    pairs : tuple of NearPair
+        The flagged pictures, the nearest first.
+    distances : dict of str to tuple of float
+        To the nearest corpus picture: of the benchmark, of the corpus' own sample, and of controls.
+    verdict : str
+        ``more`` near neighbours than expected, ``not_more``, or ``withheld`` because a control is
+        flagged as well.
+    sentence : str
+        What was measured.
+    adjudication : dict of str to int
+        Flagged pairs by the label that raters gave; empty until they have.
+    """
+
+    encoder: str
+    alpha: float
+    level: float
+    n_corpus: int
+    n_same_files: int
+    calibration: Calibration
+    flagged: Rate
+    n_items: int | None
+    n_items_flagged: int | None
+    p_value: float
+    p_binomial: float
+    sweep: tuple[SweepRow, ...]
+    controls: tuple[Control, ...]
+    clean: Clean | None
+    hubs: tuple[Hub, ...]
+    without_hubs: Rate
+    pairs: tuple[NearPair, ...]
+    distances: dict[str, tuple[float, ...]]
+    verdict: OverlapVerdict
+    sentence: str
+    adjudication: dict[str, int] = {}
+
+    def adjudicated(self, labels: Mapping[str, int]) -> CorpusOverlap:
+        """Return the same result with the number of flagged pairs by label."""
+        return self.model_copy(update={"adjudication": dict(labels)})
 
 
 def corpus_overlap(
-    benchmark: Embedded,
-    corpus: Embedded,
+    benchmark: Embeddings,
+    corpus: Embeddings,
     *,
     alpha: float = 0.01,
     level: float = 0.05,
@@ -88,7 +161,7 @@ def corpus_overlap(
 
     Parameters
     ----------
-    benchmark, corpus : Embedded
+    benchmark, corpus : Embeddings
         Unique pictures, embedded by the same encoder.
     alpha, alphas : float, sequence of float
         Quantile of the corpus' own distances that is the threshold, and others for the sweep.
@@ -122,91 +195,109 @@ def corpus_overlap(
     of items; the p-value allows for the chance in the calibration sample; the sample can have the
     benchmark's types.
     """
+    controls = controls or {}
     for value in (alpha, *alphas):
         if not 0 < value < 1:
             raise ConfigError(f"alpha must be between 0 and 1, not {value:g}")
-    if taken := {BENCHMARK, CORPUS, CLEAN} & set(controls or {}):
+    if taken := {BENCHMARK, CORPUS, CLEAN} & set(controls):
         raise ConfigError(f"the name {min(taken)!r} is taken; name the control otherwise")
     _check(benchmark, corpus, match_types)
-    pictures = _load("the corpus", corpus.vectors, len(corpus.sha256))
-    own = _load("the benchmark", benchmark.vectors, len(benchmark.sha256))
-    rows = sample_rows(
-        pictures.n,
+    vectors = _vectors("the corpus", corpus)
+    sample = sample_rows(
+        vectors.n,
         n_sample,
         seed,
         types=corpus.types if match_types else None,
         like=benchmark.types if match_types else None,
     )
-    parts = {BENCHMARK: own}
-    parts |= {name: _load(name, vectors) for name, vectors in (controls or {}).items()}
-    parts |= {CLEAN: _load(*clean)} if clean else {}
-    search = _search(parts, pictures, rows, block_bytes, progress)
-    near, null = search.distances[BENCHMARK], search.distances[CORPUS]
-    types = [corpus.types[row] for row in rows] if match_types else []
-    calibration = describe(null, alpha, types)
-
-    per_picture = _items(benchmark, items)
-    sweep = [_at(a, near, null, per_picture) for a in sorted({*map(float, alphas), alpha})]
-    chosen = next(row for row in sweep if row.alpha == alpha)
-    clean_test = compare_with_clean(near, search.distances[CLEAN], alpha) if clean else None
-    pairs = _pairs(benchmark, corpus, search, calibration.threshold, per_picture, clean_test)
-    hubs, n_lost = _hubs(benchmark, corpus, pictures, search, calibration.threshold, min_hub)
-    wanted = set(benchmark.sha256)
-    found = CorpusOverlap(
+    groups = {BENCHMARK: _vectors("the benchmark", benchmark)}
+    groups |= {name: Vectors(arrays, name) for name, arrays in controls.items()}
+    groups |= {CLEAN: Vectors(clean[1], clean[0])} if clean else {}
+    distances, neighbours = _nearest_distances(groups, vectors, sample, block_bytes, progress)
+    near, null = distances[BENCHMARK], distances[CORPUS]
+    calibration = describe(null, alpha, [corpus.types[row] for row in sample if match_types])
+    tau = calibration.threshold
+    n_items = _n_items(benchmark, items)
+    sweep = [_at(a, near, null, n_items) for a in sorted({*map(float, alphas), alpha})]
+    at_alpha = next(row for row in sweep if row.alpha == alpha)
+    clean_test, q_values = (
+        compare_with_clean(near, distances[CLEAN], alpha, name=clean[0], level=level)
+        if clean
+        else (None, None)
+    )
+    hubs, n_by_hubs = _hubs(groups[BENCHMARK], vectors, near <= tau, neighbours, tau, min_hub)
+    order = np.argsort(near, kind="stable")
+    hashes = set(benchmark.sha256)
+    overlap = CorpusOverlap(
         encoder=corpus.encoder,
         alpha=alpha,
         level=level,
-        n_corpus=pictures.n,
-        n_same_files=len({sha256 for sha256 in corpus.sha256 if sha256 in wanted}),
+        n_corpus=vectors.n,
+        n_same_files=len({sha256 for sha256 in corpus.sha256 if sha256 in hashes}),
         calibration=calibration,
-        flagged=chosen.flagged,
-        n_items=None if per_picture is None else int(per_picture.sum()),
-        n_items_flagged=chosen.n_items,
-        p_value=chosen.p_value,
-        p_binomial=chosen.p_binomial,
+        flagged=at_alpha.flagged,
+        n_items=None if n_items is None else int(n_items.sum()),
+        n_items_flagged=at_alpha.n_items,
+        p_value=at_alpha.p_value,
+        p_binomial=at_alpha.p_binomial,
         sweep=tuple(sweep),
-        controls=tuple(_control(name, search, alpha) for name in controls or {}),
-        clean=_clean(clean[0], clean_test, len(near), level) if clean and clean_test else None,
-        hubs=tuple(hubs),
-        without_hubs=Rate.exact(chosen.flagged.k - n_lost, len(near)),
-        pairs=tuple(pairs),
-        distances={name: tuple(part.tolist()) for name, part in search.distances.items()},
+        controls=tuple(_control(name, distances[name], null, alpha) for name in controls),
+        clean=clean_test,
+        hubs=tuple(
+            Hub(key=corpus.keys[row], sha256=corpus.sha256[row], n_flagged=n)
+            for row, n in hubs.items()
+        ),
+        without_hubs=Rate.exact(at_alpha.flagged.k - n_by_hubs, len(near)),
+        pairs=tuple(
+            NearPair(
+                sha256=benchmark.sha256[i],
+                key=benchmark.keys[i],
+                corpus_sha256=corpus.sha256[neighbours[i]],
+                corpus_key=corpus.keys[neighbours[i]],
+                distance=float(near[i]),
+                type=benchmark.types[i] if len(benchmark.types) else "",
+                n_items=None if n_items is None else int(n_items[i]),
+                q_value=None if q_values is None else float(q_values[i]),
+            )
+            for i in order[near[order] <= tau].tolist()
+        ),
+        distances={name: tuple(values.tolist()) for name, values in distances.items()},
         verdict="not_more",
         sentence="",
     )
-    verdict = _verdict(found)
-    return found.model_copy(update={"verdict": verdict, "sentence": _sentence(found, verdict)})
+    verdict = _verdict(overlap)
+    return overlap.model_copy(update={"verdict": verdict, "sentence": _sentence(overlap, verdict)})
 
 
-def _check(benchmark: Embedded, corpus: Embedded, match_types: bool) -> None:
+def _check(benchmark: Embeddings, corpus: Embeddings, match_types: bool) -> None:
     """Check what the embeddings say about themselves."""
     if benchmark.encoder != corpus.encoder:
         raise DataError(
             f"the benchmark was embedded by {benchmark.encoder!r}, the corpus by"
             f" {corpus.encoder!r}; embed both with the same encoder"
         )
-    for name, one in (("benchmark", benchmark), ("corpus", corpus)):
-        n = len(one.sha256)
-        if not len(one.keys) == n == len(one.types or one.sha256):
+    for name, embeddings in (("benchmark", benchmark), ("corpus", corpus)):
+        n, types = len(embeddings.sha256), embeddings.types
+        if not len(embeddings.keys) == n == len(types or embeddings.sha256):
             raise DataError(
-                f"the {name} has {len(one.keys)} names, {n} hashes and {len(one.types)} types;"
+                f"the {name} has {len(embeddings.keys)} names, {n} hashes and {len(types)} types;"
                 " there must be one of each per picture"
             )
-        if match_types and not one.types:
+        if match_types and not types:
             raise DataError(f"pictures of the {name} have no types; calibrate on a random sample")
     if len(set(benchmark.sha256)) < len(benchmark.sha256):
         raise DataError("the benchmark has a picture twice; embed unique pictures only")
 
 
-def _load(name: str, vectors: Array | Sequence[Array], n: int | None = None) -> Vectors:
-    """Return embeddings with a name; ``n`` is how many there must be."""
-    loaded = Vectors(vectors, name)
-    if n is not None and loaded.n != n:
-        raise DataError(f"{name}: {n} hashes for {loaded.n} embeddings; embed again")
-    return loaded
+def _vectors(name: str, embeddings: Embeddings) -> Vectors:
+    vectors = Vectors(embeddings.vectors, name)
+    if vectors.n != len(embeddings.sha256):
+        n = len(embeddings.sha256)
+        raise DataError(f"{name}: {n} hashes for {vectors.n} embeddings; embed again")
+    return vectors
 
 
-def _items(benchmark: Embedded, items: Mapping[str, int] | None) -> Rows | None:
+def _n_items(benchmark: Embeddings, items: Mapping[str, int] | None) -> Rows | None:
     if items is None:
         return None
     for sha256, key in zip(benchmark.sha256, benchmark.keys, strict=True):
@@ -215,35 +306,33 @@ def _items(benchmark: Embedded, items: Mapping[str, int] | None) -> Rows | None:
     return np.array([items[sha256] for sha256 in benchmark.sha256], np.int64)
 
 
-class _Searched(NamedTuple):
-    distances: dict[str, Distances]
-    vectors: Array
-    """The benchmark's."""
-    neighbours: Rows
-    """Their nearest rows in the corpus."""
+def _nearest_distances(
+    groups: Mapping[str, Vectors], corpus: Vectors, sample: Rows, block_bytes: int, progress: bool
+) -> tuple[dict[str, Distances], Rows]:
+    """Return the distances of all groups and of the corpus' sample, found in one pass.
 
-
-def _search(
-    parts: Mapping[str, Vectors], corpus: Vectors, rows: Rows, block_bytes: int, progress: bool
-) -> _Searched:
-    """Find the nearest corpus picture of all pictures, and of the sample, in one pass."""
-    for part in parts.values():
-        part.check_like(corpus)
-    loaded = {name: part.take(np.arange(part.n)) for name, part in parts.items()}
-    loaded[CORPUS] = corpus.take(rows)
-    stops = np.cumsum([len(array) for array in loaded.values()])
+    Also returns the benchmark's nearest rows in the corpus.
+    """
+    for group in groups.values():
+        group.check_like(corpus)
+    queries = {name: group.take(np.arange(group.n)) for name, group in groups.items()}
+    queries[CORPUS] = corpus.take(sample)
+    stops = np.cumsum([len(array) for array in queries.values()])
     own_row = np.full(stops[-1], -1, np.int64)
-    own_row[-len(rows) :] = rows
-    queries = np.concatenate(list(loaded.values()))
-    found = nearest(queries, corpus, exclude=own_row, block_bytes=block_bytes, progress=progress)
-    distances = np.split(found.distances[:, 0], stops[:-1])
-    n = len(loaded[BENCHMARK])
-    return _Searched(
-        dict(zip(loaded, distances, strict=True)), loaded[BENCHMARK], found.rows[:n, 0]
+    own_row[-len(sample) :] = sample
+    neighbours = nearest(
+        np.concatenate(list(queries.values())),
+        corpus,
+        exclude=own_row,
+        block_bytes=block_bytes,
+        progress=progress,
     )
+    distances = np.split(neighbours.distances[:, 0], stops[:-1])
+    rows = neighbours.rows[: groups[BENCHMARK].n, 0]
+    return dict(zip(queries, distances, strict=True)), rows
 
 
-def _at(alpha: float, near: Distances, null: Distances, per_picture: Rows | None) -> SweepRow:
+def _at(alpha: float, near: Distances, null: Distances, n_items: Rows | None) -> SweepRow:
     tau = threshold(null, alpha)
     flagged = near <= tau
     k, n = int(flagged.sum()), len(near)
@@ -251,105 +340,66 @@ def _at(alpha: float, near: Distances, null: Distances, per_picture: Rows | None
         alpha=alpha,
         threshold=tau,
         flagged=Rate.exact(k, n),
-        n_items=None if per_picture is None else int(per_picture[flagged].sum()),
+        n_items=None if n_items is None else int(n_items[flagged].sum()),
         p_value=sampled_p(k, n, int((null <= tau).sum()), len(null)),
         p_binomial=binomial_p(k, n, alpha),
     )
 
 
-def _control(name: str, search: _Searched, alpha: float) -> Control:
-    distances = search.distances[name]
-    row = _at(alpha, distances, search.distances[CORPUS], None)
-    return Control(
-        name=name, flagged=row.flagged, minimum=float(distances.min()), p_value=row.p_value
-    )
-
-
-def _clean(name: str, test: CleanTest, n: int, level: float) -> Clean:
-    return Clean(
-        name=name,
-        n=test.n_clean,
-        flagged=Rate.exact(test.n_flagged, n),
-        p_value=test.p_value,
-        mann_whitney_p=test.mann_whitney_p,
-        n_significant=int((test.q_values <= level).sum()),
-    )
-
-
-def _pairs(
-    benchmark: Embedded,
-    corpus: Embedded,
-    search: _Searched,
-    tau: float,
-    per_picture: Rows | None,
-    clean: CleanTest | None,
-) -> list[NearPair]:
-    """Return the flagged pictures with their nearest corpus pictures, the nearest first."""
-    near = search.distances[BENCHMARK]
-    order = np.argsort(near, kind="stable")
-    return [
-        NearPair(
-            sha256=benchmark.sha256[at],
-            key=benchmark.keys[at],
-            corpus_sha256=corpus.sha256[search.neighbours[at]],
-            corpus_key=corpus.keys[search.neighbours[at]],
-            distance=float(near[at]),
-            type=benchmark.types[at] if len(benchmark.types) else "",
-            n_items=None if per_picture is None else int(per_picture[at]),
-            q_value=None if clean is None else float(clean.q_values[at]),
-        )
-        for at in order[near[order] <= tau].tolist()
-    ]
+def _control(name: str, distances: Distances, null: Distances, alpha: float) -> Control:
+    row = _at(alpha, distances, null, None)
+    minimum = float(distances.min())
+    return Control(name=name, flagged=row.flagged, minimum=minimum, p_value=row.p_value)
 
 
 def _hubs(
-    benchmark: Embedded,
-    corpus: Embedded,
-    pictures: Vectors,
-    search: _Searched,
+    benchmark: Vectors,
+    corpus: Vectors,
+    flagged: Array,
+    neighbours: Rows,
     tau: float,
     min_hub: int,
-) -> tuple[list[Hub], int]:
-    """Return the hubs, and how many pictures would not be flagged without them."""
-    flagged = search.distances[BENCHMARK] <= tau
-    counts = Counter(search.neighbours[flagged].tolist())
+) -> tuple[dict[int, int], int]:
+    """Return the flagged pictures per hub, and how many would not be flagged without hubs."""
+    counts = Counter(neighbours[flagged].tolist())
     hubs = {row: n for row, n in counts.most_common() if n >= min_hub}
     if not hubs:
-        return [], 0
-    by_hub = flagged & np.isin(search.neighbours, list(hubs))
-    again = nearest(search.vectors[by_hub], pictures, k=len(hubs) + 1)
-    others = np.where(np.isin(again.rows, list(hubs)), np.inf, again.distances).min(axis=1)
-    named = [Hub(key=corpus.keys[r], sha256=corpus.sha256[r], n_flagged=n) for r, n in hubs.items()]
-    return named, int((others > tau).sum())
+        return {}, 0
+    by_hub = np.flatnonzero(flagged & np.isin(neighbours, list(hubs)))
+    nearer = nearest(benchmark.take(by_hub), corpus, k=len(hubs) + 1)
+    others = np.where(np.isin(nearer.rows, list(hubs)), np.inf, nearer.distances).min(axis=1)
+    return hubs, int((others > tau).sum())
 
 
-def _verdict(found: CorpusOverlap) -> OverlapVerdict:
+def _verdict(overlap: CorpusOverlap) -> OverlapVerdict:
     """Return the verdict; controls share the level, and a clean benchmark decides if given."""
-    if _flagged_controls(found):
+    if _flagged_controls(overlap):
         return "withheld"
-    p_value = found.clean.p_value if found.clean else found.p_value
-    return "more" if p_value <= found.level else "not_more"
+    p_value = overlap.clean.p_value if overlap.clean else overlap.p_value
+    return "more" if p_value <= overlap.level else "not_more"
 
 
-def _flagged_controls(found: CorpusOverlap) -> list[Control]:
-    level = found.level / max(1, len(found.controls))
-    return [control for control in found.controls if control.p_value <= level]
+def _flagged_controls(overlap: CorpusOverlap) -> list[Control]:
+    level = overlap.level / max(1, len(overlap.controls))
+    return [control for control in overlap.controls if control.p_value <= level]
 
 
-def _sentence(found: CorpusOverlap, verdict: OverlapVerdict) -> str:
-    clean = found.clean
-    flagged = clean.flagged if clean else found.flagged
-    like = " of the same types" if found.calibration.shares else ""
+def _sentence(overlap: CorpusOverlap, verdict: OverlapVerdict) -> str:
+    test = overlap.clean or overlap
+    same_types = " of the same types" if overlap.calibration.shares else ""
     usual = (
-        f"the nearest {formats.percent(found.alpha)} % of the pictures of {clean.name}"
-        if clean
-        else f"the nearest {formats.percent(found.alpha)} % of the corpus' own pictures{like}"
+        f"pictures of {overlap.clean.name}"
+        if overlap.clean
+        else f"corpus' own pictures{same_types}"
     )
-    text = f"{flagged.k} of {flagged.n} pictures are as near to a corpus picture as {usual}"
+    text = (
+        f"{test.flagged.k} of {test.flagged.n} pictures are as near to a corpus picture as the"
+        f" nearest {formats.percent(overlap.alpha)} % of the {usual}"
+    )
     if verdict == "withheld":
-        names = ", ".join(control.name for control in _flagged_controls(found))
+        names = ", ".join(control.name for control in _flagged_controls(overlap))
         return f"{text}, but so are pictures that cannot be in the corpus ({names}): no verdict."
-    p = formats.p_equation(clean.p_value if clean else found.p_value)
+    p = formats.p_equation(test.p_value)
     if verdict == "more":
         return (
             f"{text}: more than expected ({p}). Near is not the same picture, and no model was"

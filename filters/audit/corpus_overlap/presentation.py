@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure as Canvas
@@ -11,10 +13,11 @@ from matplotlib.figure import Figure as Canvas
 from flipbench.core.rates import Rate
 from flipbench.reporting import figures, formats
 from flipbench.reporting.figures import LIGHT, Figure, FigurePanel
-from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
+from flipbench.reporting.tables import Column, Content, Table, build_table, text_column
 
 from .flagged import LABELS
-from .result import BENCHMARK, CORPUS, CorpusOverlap
+from .neighbours import Array
+from .overlap import BENCHMARK, CORPUS, CorpusOverlap
 
 VERDICTS = {
     "more": "more near neighbours than expected",
@@ -37,17 +40,148 @@ def overlap_tables(results: Sequence[CorpusOverlap]) -> list[Table]:
     Keys: ``corpus_overlap``, ``corpus_calibration``, ``corpus_sweep``, and, where there are any,
     ``corpus_controls``, ``corpus_clean``, ``corpus_hubs``, ``corpus_pairs``, ``corpus_labels``.
     """
+    by_encoder = {"": [(overlap.encoder, overlap) for overlap in results]}
     tables = (
-        _overlap(results),
-        _calibration(results),
-        _sweep(results),
-        _controls(results),
-        _clean(results),
-        _hubs(results),
-        _pairs(results),
-        _labels(results),
+        build_table(
+            "corpus_overlap",
+            f"Pictures near to a corpus picture. {_TESTED} Without hubs: if corpus pictures"
+            " that are the nearest of several flagged pictures were not in the corpus. Near is not"
+            " the same picture, and no model was asked.",
+            "Encoder",
+            [
+                ("Threshold", lambda overlap: _number(overlap.calibration.threshold)),
+                *_TESTS,
+                ("Without hubs (%)", lambda overlap: overlap.without_hubs),
+                ("Same files", lambda overlap: f"{overlap.n_same_files}/{overlap.flagged.n}"),
+                ("Items flagged (not tested)", lambda o: _of(o.n_items_flagged, o.n_items)),
+                (text_column("Result"), lambda overlap: VERDICTS[overlap.verdict]),
+            ],
+            by_encoder,
+        ),
+        build_table(
+            "corpus_calibration",
+            "Distances from corpus pictures to their nearest others. Exact duplicates within"
+            " the corpus pull the threshold down.",
+            "Encoder",
+            [
+                ("Pictures", lambda o: f"{o.calibration.n:,} of {o.n_corpus:,}"),
+                (text_column("Types"), _types),
+                ("Minimum", lambda o: _number(o.calibration.minimum)),
+                ("Median", lambda o: _number(o.calibration.median)),
+                ("Exact duplicates", lambda o: f"{o.calibration.n_exact}/{o.calibration.n:,}"),
+                ("Threshold", lambda o: _number(o.calibration.threshold)),
+                (
+                    "Threshold without duplicates",
+                    lambda o: _number(o.calibration.threshold_without_exact),
+                ),
+            ],
+            by_encoder,
+        ),
+        build_table(
+            "corpus_sweep",
+            f"Pictures flagged at other quantiles of the corpus' own distances. {_TESTED}",
+            "alpha",
+            [
+                ("Threshold", lambda row: _number(row.threshold)),
+                *_TESTS,
+                ("Items (not tested)", lambda row: _of(row.n_items, row.n_all_items)),
+            ],
+            {
+                o.encoder: [
+                    (f"{100 * row.alpha:g} %", SimpleNamespace(**dict(row), n_all_items=o.n_items))
+                    for row in o.sweep
+                ]
+                for o in results
+            },
+        ),
+        build_table(
+            "corpus_controls",
+            "Pictures that cannot be in the corpus, at the same threshold.",
+            "Control",
+            [
+                ("Pictures flagged (%)", lambda control: control.flagged),
+                ("Least distance", lambda control: _number(control.minimum)),
+                ("p", lambda control: formats.p_value(control.p_value)),
+            ],
+            {o.encoder: [(control.name, control) for control in o.controls] for o in results},
+        ),
+        build_table(
+            "corpus_clean",
+            "Conformal p-values against a benchmark of the same domain that cannot be in the"
+            " corpus. Primary: p of the number of pictures with p ≤ alpha. Mann-Whitney: whether"
+            " distances are smaller on the whole, as a difference in domain makes them."
+            " Significant: after Benjamini-Hochberg.",
+            "Clean benchmark",
+            [
+                ("Pictures", lambda clean: f"{clean.n:,}"),
+                ("p ≤ alpha (%)", lambda clean: clean.flagged),
+                ("p", lambda clean: formats.p_value(clean.p_value)),
+                ("p (Mann-Whitney)", lambda clean: formats.p_value(clean.mann_whitney_p)),
+                ("Significant (%)", lambda c: Rate.exact(c.n_significant, c.flagged.n)),
+            ],
+            {o.encoder: [(o.clean.name, o.clean)] if o.clean else [] for o in results},
+        ),
+        build_table(
+            "corpus_hubs",
+            "Corpus pictures that are the nearest of several flagged pictures.",
+            "Corpus picture",
+            [("Flagged pictures", lambda share: share)],
+            {
+                o.encoder: [(hub.key, f"{hub.n_flagged}/{o.flagged.k}") for hub in o.hubs]
+                for o in results
+            },
+        ),
+        build_table(
+            "corpus_pairs",
+            f"Flagged pictures and their nearest corpus pictures, the nearest {_MAX_PAIRS} of each"
+            " encoder.",
+            "Picture",
+            [
+                (text_column("Corpus picture"), lambda pair: pair.corpus_key),
+                ("Distance", lambda pair: _number(pair.distance)),
+                (text_column("Type"), lambda pair: pair.type),
+                ("Items", lambda pair: pair.n_items),
+                ("q", lambda pair: formats.p_value(pair.q_value)),
+            ],
+            {o.encoder: [(pair.key, pair) for pair in o.pairs[:_MAX_PAIRS]] for o in results},
+        ),
+        build_table(
+            "corpus_labels",
+            "What people see in the flagged pairs that anyone labelled: the label of more than half"
+            " of a pair's raters. Without such a majority it is ambiguous.",
+            "Label",
+            [("Pairs (%)", lambda share: share)],
+            {
+                o.encoder: [
+                    (LABELS[label], Rate.exact(n, sum(o.adjudication.values())))
+                    for label, n in o.adjudication.items()
+                ]
+                for o in results
+            },
+        ),
     )
     return [table for table in tables if table.rows]
+
+
+_TESTS: list[tuple[Column | str, Callable[[Any], Content]]] = [
+    ("Pictures flagged (%)", lambda row: row.flagged),
+    ("p", lambda row: formats.p_value(row.p_value)),
+    ("p (binomial)", lambda row: formats.p_value(row.p_binomial)),
+]
+
+
+def _types(overlap: CorpusOverlap) -> str:
+    shares = overlap.calibration.shares.items()
+    text = ", ".join(f"{kind} {formats.percent(share)} %" for kind, share in shares)
+    return text or "random sample"
+
+
+def _of(k: int | None, n: int | None) -> str | None:
+    return None if k is None or n is None else f"{k:,}/{n:,}"
+
+
+def _number(distance: float | None) -> str | None:
+    return None if distance is None else formats.number(distance)
 
 
 def distance_figure(results: Sequence[CorpusOverlap], folder: Path) -> Figure:
@@ -57,16 +191,22 @@ def distance_figure(results: Sequence[CorpusOverlap], folder: Path) -> Figure:
     corpus' own sample, the controls. The vertical line is the threshold.
     """
     panels = []
-    for number, one in enumerate(results, 1):
-        canvas = _canvas(one)
+    for number, overlap in enumerate(results, 1):
+        tau = overlap.calibration.threshold
+        names = dict.fromkeys((BENCHMARK, CORPUS, *overlap.distances))
+        groups = {name: np.array(overlap.distances[name]) for name in names}
+        n_within = {
+            name: f"{int((distances <= tau).sum()):,} of {len(distances):,} within"
+            for name, distances in groups.items()
+        }
         name = "corpus_distances" if len(results) == 1 else f"corpus_distances_{number}"
-        svg = figures.save(canvas, folder / name)
-        within = ", ".join(
-            f"{name}: {k:,} of {n:,} within, median {formats.number(median)}"
-            for name, k, n, median in _groups(one)
+        svg = figures.save(_canvas(overlap, groups, n_within), folder / name)
+        medians = ", ".join(
+            f"{name}: {n_within[name]}, median {formats.number(float(np.median(distances)))}"
+            for name, distances in groups.items()
         )
-        alt = f"Threshold {formats.number(one.calibration.threshold)}. {within}."
-        panels.append(FigurePanel(svg, f"{one.encoder}. {alt}"))
+        alt = f"Threshold {formats.number(tau)}. {medians}."
+        panels.append(FigurePanel(svg, f"{overlap.encoder}. {alt}"))
     caption = (
         "Distances of pictures to their nearest corpus pictures, as shares of each group. Corpus:"
         " a sample of the corpus' own pictures, each compared with the others."
@@ -74,40 +214,26 @@ def distance_figure(results: Sequence[CorpusOverlap], folder: Path) -> Figure:
     return Figure("corpus_distances", "How near the corpus is", caption, tuple(panels))
 
 
-def _groups(one: CorpusOverlap) -> list[tuple[str, int, int, float]]:
-    """Return (name, pictures within the threshold, pictures, median) of each group."""
-    tau = one.calibration.threshold
-    return [
-        (name, sum(d <= tau for d in part), len(part), float(np.median(part)))
-        for name, part in _ordered(one)
-    ]
-
-
-def _ordered(one: CorpusOverlap) -> list[tuple[str, tuple[float, ...]]]:
-    first = [(name, one.distances[name]) for name in (BENCHMARK, CORPUS)]
-    return [*first, *(pair for pair in one.distances.items() if pair not in first)]
-
-
-def _canvas(one: CorpusOverlap) -> Canvas:
-    tau = one.calibration.threshold
-    farthest = max(max(part) for part in one.distances.values())
+def _canvas(
+    overlap: CorpusOverlap, groups: Mapping[str, Array], n_within: Mapping[str, str]
+) -> Canvas:
+    tau = overlap.calibration.threshold
+    farthest = max(float(distances.max()) for distances in groups.values())
     edges = np.linspace(0, farthest or 1, _N_BINS + 1).tolist()
     with figures.settings():
         canvas = Canvas(figsize=(6.4, 3.4), layout="constrained")
         axes = canvas.add_subplot()
-        for at, ((name, part), (_, k, n, _)) in enumerate(
-            zip(_ordered(one), _groups(one), strict=True)
-        ):
+        for number, (name, distances) in enumerate(groups.items()):
             axes.hist(
-                part,
+                distances,
                 edges,
-                weights=np.full(n, 100 / n),
-                histtype="stepfilled" if at == 0 else "step",
-                alpha=0.35 if at == 0 else None,
-                color=LIGHT.lines[at % len(LIGHT.lines)],
-                linestyle=_DASHES[at % len(_DASHES)],
+                weights=np.full(len(distances), 100 / len(distances)),
+                histtype="step" if number else "stepfilled",
+                alpha=None if number else 0.35,
+                color=LIGHT.lines[number % len(LIGHT.lines)],
+                linestyle=_DASHES[number % len(_DASHES)],
                 linewidth=1.4,
-                label=f"{name} ({k:,} of {n:,} within)",
+                label=f"{name} ({n_within[name]})",
             )
         axes.axvline(tau, color=LIGHT.ink, linewidth=1)
         axes.annotate(
@@ -119,232 +245,6 @@ def _canvas(one: CorpusOverlap) -> Canvas:
         )
         axes.set_xlabel("distance to the nearest corpus picture")
         axes.set_ylabel("pictures (%)")
-        axes.set_title(one.encoder)
+        axes.set_title(overlap.encoder)
         axes.legend(fontsize=8)
     return canvas
-
-
-def _overlap(results: Sequence[CorpusOverlap]) -> Table:
-    return Table(
-        key="corpus_overlap",
-        caption=f"Pictures near to a corpus picture. {_TESTED} Without hubs: if corpus pictures"
-        " that are the nearest of several flagged pictures were not in the corpus. Near is not the"
-        " same picture, and no model was asked.",
-        stub="Encoder",
-        columns=(
-            *map(
-                Column,
-                (
-                    "Threshold",
-                    "Pictures flagged (%)",
-                    "p",
-                    "p (binomial)",
-                    "Without hubs (%)",
-                    "Same files",
-                    "Items flagged (not tested)",
-                ),
-            ),
-            Column("Result", numeric=False),
-        ),
-        groups=(
-            (
-                "",
-                tuple(
-                    Row(
-                        one.encoder,
-                        (
-                            _number(one.calibration.threshold),
-                            rate_cell(one.flagged),
-                            Cell(formats.p_value(one.p_value)),
-                            Cell(formats.p_value(one.p_binomial)),
-                            rate_cell(one.without_hubs),
-                            Cell(f"{one.n_same_files}/{one.flagged.n}"),
-                            _items(one.n_items_flagged, one.n_items),
-                            Cell(VERDICTS[one.verdict]),
-                        ),
-                    )
-                    for one in results
-                ),
-            ),
-        ),
-    )
-
-
-def _calibration(results: Sequence[CorpusOverlap]) -> Table:
-    def cells(one: CorpusOverlap) -> tuple[Cell, ...]:
-        by = one.calibration
-        types = (f"{kind} {formats.percent(share)} %" for kind, share in by.shares.items())
-        return (
-            Cell(f"{by.n:,} of {one.n_corpus:,}"),
-            Cell(", ".join(types) or "random sample"),
-            _number(by.minimum),
-            _number(by.median),
-            Cell(f"{by.n_exact}/{by.n:,}"),
-            _number(by.threshold),
-            _number(by.threshold_without_exact),
-        )
-
-    return Table(
-        key="corpus_calibration",
-        caption="Distances from corpus pictures to their nearest others. Exact duplicates within"
-        " the corpus pull the threshold down.",
-        stub="Encoder",
-        columns=(
-            Column("Pictures"),
-            Column("Types", numeric=False),
-            *map(Column, ("Minimum", "Median", "Exact duplicates", "Threshold")),
-            Column("Threshold without duplicates"),
-        ),
-        groups=(("", tuple(Row(one.encoder, cells(one)) for one in results)),),
-    )
-
-
-def _sweep(results: Sequence[CorpusOverlap]) -> Table:
-    headers = ("Threshold", "Pictures flagged (%)", "p", "p (binomial)", "Items (not tested)")
-    return _grouped(
-        "corpus_sweep",
-        f"Pictures flagged at other quantiles of the corpus' own distances. {_TESTED}",
-        "alpha",
-        tuple(map(Column, headers)),
-        results,
-        lambda one: (
-            Row(
-                f"{100 * row.alpha:g} %",
-                (
-                    _number(row.threshold),
-                    rate_cell(row.flagged),
-                    Cell(formats.p_value(row.p_value)),
-                    Cell(formats.p_value(row.p_binomial)),
-                    _items(row.n_items, one.n_items),
-                ),
-            )
-            for row in one.sweep
-        ),
-    )
-
-
-def _controls(results: Sequence[CorpusOverlap]) -> Table:
-    return _grouped(
-        "corpus_controls",
-        "Pictures that cannot be in the corpus, at the same threshold.",
-        "Control",
-        tuple(map(Column, ("Pictures flagged (%)", "Least distance", "p"))),
-        results,
-        lambda one: (
-            Row(
-                control.name,
-                (
-                    rate_cell(control.flagged),
-                    _number(control.minimum),
-                    Cell(formats.p_value(control.p_value)),
-                ),
-            )
-            for control in one.controls
-        ),
-    )
-
-
-def _clean(results: Sequence[CorpusOverlap]) -> Table:
-    return _grouped(
-        "corpus_clean",
-        "Conformal p-values against a benchmark of the same domain that cannot be in the corpus."
-        " Primary: p of the number of pictures with p ≤ alpha. Mann-Whitney: whether distances are"
-        " smaller on the whole, as a difference in domain makes them. Significant: after"
-        " Benjamini-Hochberg.",
-        "Clean benchmark",
-        tuple(
-            map(Column, ("Pictures", "p ≤ alpha (%)", "p", "p (Mann-Whitney)", "Significant (%)"))
-        ),
-        results,
-        lambda one: (
-            Row(
-                clean.name,
-                (
-                    Cell(f"{clean.n:,}"),
-                    rate_cell(clean.flagged),
-                    Cell(formats.p_value(clean.p_value)),
-                    Cell(formats.p_value(clean.mann_whitney_p)),
-                    rate_cell(Rate.exact(clean.n_significant, one.flagged.n)),
-                ),
-            )
-            for clean in (one.clean,)
-            if clean is not None
-        ),
-    )
-
-
-def _hubs(results: Sequence[CorpusOverlap]) -> Table:
-    return _grouped(
-        "corpus_hubs",
-        "Corpus pictures that are the nearest of several flagged pictures.",
-        "Corpus picture",
-        (Column("Flagged pictures"),),
-        results,
-        lambda one: (Row(hub.key, (Cell(f"{hub.n_flagged}/{one.flagged.k}"),)) for hub in one.hubs),
-    )
-
-
-def _pairs(results: Sequence[CorpusOverlap]) -> Table:
-    return _grouped(
-        "corpus_pairs",
-        f"Flagged pictures and their nearest corpus pictures, the nearest {_MAX_PAIRS} of each"
-        " encoder.",
-        "Picture",
-        (
-            Column("Corpus picture", numeric=False),
-            Column("Distance"),
-            Column("Type", numeric=False),
-            Column("Items"),
-            Column("q"),
-        ),
-        results,
-        lambda one: (
-            Row(
-                pair.key,
-                (
-                    Cell(pair.corpus_key),
-                    _number(pair.distance),
-                    Cell(pair.type or formats.NOTHING),
-                    Cell(formats.NOTHING if pair.n_items is None else str(pair.n_items)),
-                    Cell(formats.p_value(pair.q_value)),
-                ),
-            )
-            for pair in one.pairs[:_MAX_PAIRS]
-        ),
-    )
-
-
-def _labels(results: Sequence[CorpusOverlap]) -> Table:
-    return _grouped(
-        "corpus_labels",
-        "What people see in the flagged pairs that anyone labelled: the label of more than half"
-        " of a pair's raters. Without such a majority it is ambiguous.",
-        "Label",
-        (Column("Pairs (%)"),),
-        results,
-        lambda one: (
-            Row(LABELS[label], (rate_cell(Rate.exact(n, sum(one.adjudication.values()))),))
-            for label, n in one.adjudication.items()
-        ),
-    )
-
-
-def _grouped(
-    key: str,
-    caption: str,
-    stub: str,
-    columns: tuple[Column, ...],
-    results: Sequence[CorpusOverlap],
-    rows: Callable[[CorpusOverlap], Iterable[Row]],
-) -> Table:
-    """Return a table with the rows of each encoder in a group."""
-    groups = [(one.encoder, tuple(rows(one))) for one in results]
-    return Table(key, caption, stub, columns, tuple(group for group in groups if group[1]))
-
-
-def _items(k: int | None, n: int | None) -> Cell:
-    return Cell(formats.NOTHING if k is None or n is None else f"{k:,}/{n:,}")
-
-
-def _number(distance: float | None) -> Cell:
-    return Cell(formats.NOTHING if distance is None else formats.number(distance))

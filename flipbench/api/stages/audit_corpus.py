@@ -22,13 +22,12 @@ from flipbench.filters.audit.corpus_overlap.embeddings import (
 )
 from flipbench.filters.audit.corpus_overlap.encoders import ImageEncoder, load_encoder
 from flipbench.filters.audit.corpus_overlap.flagged import FlaggedPair, write_flagged
-from flipbench.filters.audit.corpus_overlap.overlap import corpus_overlap
+from flipbench.filters.audit.corpus_overlap.overlap import CorpusOverlap, corpus_overlap
 from flipbench.filters.audit.corpus_overlap.presentation import (
     VERDICTS,
     distance_figure,
     overlap_tables,
 )
-from flipbench.filters.audit.corpus_overlap.result import CorpusOverlap
 from flipbench.filters.audit.page import N_SHOWN, thumbnail
 from flipbench.reporting.sections import PicturePair, Section
 

@@ -12,9 +12,8 @@ import pytest
 
 from flipbench.core.errors import FlipbenchError
 from flipbench.filters.audit.corpus_overlap.neighbours import Array
-from flipbench.filters.audit.corpus_overlap.overlap import corpus_overlap
+from flipbench.filters.audit.corpus_overlap.overlap import CorpusOverlap, corpus_overlap
 from flipbench.filters.audit.corpus_overlap.presentation import distance_figure, overlap_tables
-from flipbench.filters.audit.corpus_overlap.result import CorpusOverlap
 from flipbench.reporting.writers import markdown
 
 D = 12
