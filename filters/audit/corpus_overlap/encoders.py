@@ -19,7 +19,6 @@ from flipbench.models.vlm.checkpoints import fingerprint, resolve_path
 if TYPE_CHECKING:
     import torch
 
-Vectors = NDArray[Any]
 PRESETS = {
     "siglip-b16": "google/siglip-base-patch16-224",
     "siglip-so400m": "google/siglip-so400m-patch14-384",
@@ -57,7 +56,7 @@ class ImageEncoder(Protocol):
     def prepare(self, image: Image.Image, /) -> Any:
         """Return what `embed` takes of one RGB picture; called in several threads at once."""
 
-    def embed(self, prepared: Sequence[Any], /) -> Vectors:
+    def embed(self, prepared: Sequence[Any], /) -> NDArray[Any]:
         """Return one vector for each prepared picture, shape (n, dimension), of any length."""
 
 
@@ -112,11 +111,11 @@ class PerceptualHash:
     dtype = "uint8"
     draft: int | None = _DRAFT
 
-    def prepare(self, image: Image.Image) -> Vectors:
+    def prepare(self, image: Image.Image) -> NDArray[Any]:
         """Return the hash."""
         return np.packbits(perceptual_hash(image, with_mean=False).ravel())
 
-    def embed(self, prepared: Sequence[Vectors]) -> Vectors:
+    def embed(self, prepared: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """Return the hashes, shape (n, 8) of uint8."""
         return np.stack(prepared)
 
@@ -158,15 +157,15 @@ class TransformersEncoder:
         import torch
         from transformers import AutoImageProcessor, AutoModel
 
-        where = resolve_path(PRESETS.get(name, name))
+        path = resolve_path(PRESETS.get(name, name))
         at = {"revision": revision} if revision else {}
         self.name = name
-        self.fingerprint = content_id(fingerprint(where, dtype, revision), "vision/1")
+        self.fingerprint = content_id(fingerprint(path, dtype, revision), "vision/1")
         self._device, self._dtype = device, getattr(torch, dtype)
         try:
-            self._processor = AutoImageProcessor.from_pretrained(where, **at)
+            self._processor = AutoImageProcessor.from_pretrained(path, **at)
             model, loading = AutoModel.from_pretrained(
-                where, dtype=self._dtype, use_safetensors=True, output_loading_info=True, **at
+                path, dtype=self._dtype, use_safetensors=True, output_loading_info=True, **at
             )
         except (OSError, ValueError, KeyError) as error:
             reason = str(error).strip().split("\n")[0]
@@ -174,12 +173,12 @@ class TransformersEncoder:
                 f"{name}: not a vision model that transformers can load ({reason}); give a folder"
                 " or hub id with a processor and safetensors weights"
             ) from error
-        missing = sorted(loading["missing_keys"])
-        self._has_pooler = not any("pooler" in key for key in missing)
-        if lost := [key for key in missing if "pooler" not in key]:
+        missing_keys = sorted(loading["missing_keys"])
+        self._has_pooler = not any("pooler" in key for key in missing_keys)
+        if random_keys := [key for key in missing_keys if "pooler" not in key]:
             raise DataError(
-                f"{name}: the checkpoint lacks {len(lost)} weights of {type(model).__name__}, such"
-                f" as {lost[0]}; they would be random"
+                f"{name}: the checkpoint lacks {len(random_keys)} weights of"
+                f" {type(model).__name__}, such as {random_keys[0]}; they would be random"
             )
         self._model = model.eval().to(device)
         probe = self.prepare(Image.new("RGB", (64, 64), "grey"))
@@ -190,26 +189,26 @@ class TransformersEncoder:
         pixels = self._processor(images=image, return_tensors="pt")["pixel_values"][0]
         return pixels.to(self._dtype)  # type: ignore[no-any-return]
 
-    def embed(self, prepared: Sequence[torch.Tensor]) -> Vectors:
+    def embed(self, prepared: Sequence[torch.Tensor]) -> NDArray[Any]:
         """Return the vectors, shape (n, dimension) of float32."""
         import torch
 
-        ask = getattr(self._model, "get_image_features", self._model)
+        encode = getattr(self._model, "get_image_features", self._model)
         with torch.inference_mode():
-            found = ask(pixel_values=_stacked(prepared, self._device))
-            return self._vectors(found).float().cpu().numpy()  # type: ignore[no-any-return]
+            output = encode(pixel_values=_stacked(prepared, self._device))
+            return self._vectors(output).float().cpu().numpy()  # type: ignore[no-any-return]
 
-    def _vectors(self, found: Any) -> Any:
+    def _vectors(self, output: Any) -> Any:
         import torch
 
-        if isinstance(found, torch.Tensor):
-            return found
-        if (projected := getattr(found, "image_embeds", None)) is not None:
+        if isinstance(output, torch.Tensor):
+            return output
+        if (projected := getattr(output, "image_embeds", None)) is not None:
             return projected
-        pooled = getattr(found, "pooler_output", None)
+        pooled = getattr(output, "pooler_output", None)
         if pooled is not None and self._has_pooler:
             return pooled.flatten(1)
-        hidden = getattr(found, "last_hidden_state", None)
+        hidden = getattr(output, "last_hidden_state", None)
         if hidden is None or hidden.ndim != 3:
             raise DataError(
                 f"{self.name}: {type(self._model).__name__} returns no vector for a picture;"
@@ -265,13 +264,13 @@ class OpenCLIPEncoder:
         pixels: torch.Tensor = self._transform(image)
         return pixels.to(self._dtype)
 
-    def embed(self, prepared: Sequence[torch.Tensor]) -> Vectors:
+    def embed(self, prepared: Sequence[torch.Tensor]) -> NDArray[Any]:
         """Return the vectors, shape (n, dimension) of float32."""
         import torch
 
         with torch.inference_mode():
-            found = self._model.encode_image(_stacked(prepared, self._device))
-            return found.float().cpu().numpy()  # type: ignore[no-any-return]
+            vectors = self._model.encode_image(_stacked(prepared, self._device))
+            return vectors.float().cpu().numpy()  # type: ignore[no-any-return]
 
 
 def _stacked(prepared: Sequence[torch.Tensor], device: str) -> torch.Tensor:
