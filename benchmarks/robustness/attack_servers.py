@@ -119,10 +119,15 @@ def _verdict(text: str) -> None:
 
 
 def _steps(text: str) -> None:
-    from flipbench.evaluate.reasoning.replies import read_rubric, read_steps, read_verdicts
+    from flipbench.evaluate.reasoning.replies import (
+        StepVerdict,
+        read_rubric,
+        read_steps,
+        read_verdicts,
+    )
 
     read_steps(text)
-    read_verdicts(text, [1, 2])
+    read_verdicts(text, [1, 2], StepVerdict)
     read_rubric(text)
 
 

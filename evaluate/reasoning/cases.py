@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from flipbench.benchmarks.tables import parse_json
+from flipbench.benchmarks.tables import read_rows
 from flipbench.core.errors import DataError
 from flipbench.models.chat.prompt_files import lettered
 from flipbench.prompting.parsing import parse_choice
@@ -23,7 +23,6 @@ SECTIONS = (
 )
 """What a case discussion has to consist of."""
 _CONTEXT = ("title", "history", "findings")
-_TRUTH = ("captions", "discussion")
 _REQUIRED = ("id", "question", "answer")
 _TEXTS = (
     *_REQUIRED,
@@ -77,12 +76,13 @@ class Case:
     @property
     def outcome(self) -> Outcome:
         """Whether the prediction is the answer; "unparsed" if it names no option, or is empty."""
-        if not self.options:
-            same = self.prediction.strip().casefold() == self.answer.strip().casefold()
-            return "unparsed" if not self.prediction.strip() else "right" if same else "wrong"
-        choice = parse_choice(self.prediction, self.options)
-        gold = parse_choice(self.answer, self.options)
-        return "unparsed" if choice < 0 else "right" if choice == gold else "wrong"
+        if self.options:
+            choice = parse_choice(self.prediction, self.options)
+            is_right, is_parsed = choice == parse_choice(self.answer, self.options), choice >= 0
+        else:
+            text = self.prediction.strip().casefold()
+            is_right, is_parsed = text == self.answer.strip().casefold(), bool(text)
+        return "unparsed" if not is_parsed else "right" if is_right else "wrong"
 
     def context(self, *, with_truth: bool, quotes: bool = False) -> str:
         """Return the question and its material, for the judge with all that is known.
@@ -116,61 +116,41 @@ def read_cases(path: Path) -> list[Case]:
     DataError
         If the file cannot be read or is empty, or a line is no such object; the message names it.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
     cases: dict[str, Case] = {}
-    for where, row in _rows(path.name, lines):
-        case = _case(row, where)
+    for row in read_rows(path):
+        case = _case(row.cells, row.where)
         if case.key in cases:
             raise DataError(
-                f"{where}: case {case.key!r} is also at {cases[case.key].where}; give each model's"
-                " answers a name in 'model'"
+                f"{row.where}: case {case.key!r} is also at {cases[case.key].where}; give each"
+                " model's answers a name in 'model'"
             )
         cases[case.key] = case
-    if not cases:
-        raise DataError(f"{path}: contains no case")
     return list(cases.values())
 
 
-def _rows(name: str, lines: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        where = f"{name}, line {number}"
-        try:
-            row = parse_json(line)
-        except ValueError as error:
-            raise DataError(f"{where}: not JSON ({error})") from error
-        if not isinstance(row, dict):
-            raise DataError(f"{where}: a case must be an object, not {type(row).__name__}")
-        yield where, row
-
-
-def _case(row: dict[str, Any], where: str) -> Case:
+def _case(row: dict[str, Any], place: str) -> Case:
     row = {key: value for key, value in row.items() if value is not None}
-    if missing := [key for key in _REQUIRED if not str(row.get(key, "")).strip()]:
-        raise DataError(f"{where}: {', '.join(missing)} is missing or empty")
+    if empty_keys := [key for key in _REQUIRED if not str(row.get(key, "")).strip()]:
+        raise DataError(f"{place}: {', '.join(empty_keys)} is missing or empty")
     for key in _TEXTS:
         if not isinstance(row.get(key, ""), str | int):
-            raise DataError(f"{where}: {key} must be a text, not {type(row[key]).__name__}")
+            raise DataError(f"{place}: {key} must be a text, not {type(row[key]).__name__}")
     options, captions = row.get("options", []), row.get("captions", [])
     captions = [captions] if isinstance(captions, str) else captions
     sections = row.get("case_discussion", {})
     for key, texts in (("options", options), ("captions", captions)):
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise DataError(f"{where}: {key} must be a list of texts")
+            raise DataError(f"{place}: {key} must be a list of texts")
     if not isinstance(sections, dict) or not all(isinstance(t, str) for t in sections.values()):
-        raise DataError(f"{where}: case_discussion must be an object of texts by section")
+        raise DataError(f"{place}: case_discussion must be an object of texts by section")
     if len(options) == 1:
         raise DataError(
-            f"{where}: there is only one option, {options[0]!r}, so every answer is right; give at"
+            f"{place}: there is only one option, {options[0]!r}, so every answer is right; give at"
             " least two, or leave options out"
         )
     texts = {key: str(row.get(key, "")).strip() for key in _TEXTS}
     if options and parse_choice(texts["answer"], options) < 0:
-        raise DataError(f"{where}: the answer {texts['answer']!r} is none of the options")
+        raise DataError(f"{place}: the answer {texts['answer']!r} is none of the options")
     truth = {"captions": "\n".join(captions), "discussion": texts["discussion"]}
     return Case(
         id=texts["id"],
@@ -181,7 +161,7 @@ def _case(row: dict[str, Any], where: str) -> Case:
         rationale=texts["rationale"],
         model=texts["model"],
         material={key: texts[key] for key in _CONTEXT if texts[key]},
-        truth={key: truth[key] for key in _TRUTH if truth[key]},
+        truth={key: text for key, text in truth.items() if text},
         case_discussion={key: text.strip() for key, text in sections.items()},
-        where=where,
+        where=place,
     )

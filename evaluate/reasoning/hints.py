@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -20,7 +20,7 @@ from flipbench.models.protocols import Capability, needs_of
 from flipbench.prompting.prompts import PromptSettings, right_option
 from flipbench.prompting.wrappers import answer_text
 from flipbench.reporting import formats
-from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
+from flipbench.reporting.tables import Cell, Content, Table, build_table
 
 from ..statistics.paired import PairedOutcome, adjust_p_values, paired_comparison
 
@@ -48,16 +48,16 @@ class HintedItem:
     ----------
     probes : mapping of str to Probe
         Without the variants whose text the item lacks.
-    first : mapping of str to Probe
+    requests : mapping of str to Probe
         The probes that ask for the model's own texts, by the variant that quotes the reply.
     texts : mapping of str to str
         The given texts by variant.
     """
 
     item: Item
-    right: int
+    gold: int
     probes: Mapping[str, Probe]
-    first: Mapping[str, Probe]
+    requests: Mapping[str, Probe]
     texts: Mapping[str, str]
 
     @property
@@ -105,16 +105,16 @@ def hinted_items(
     """
     hinted, left_out = [], dict.fromkeys(("without an image", "free-form", "with one option"), 0)
     for item in items:
-        right = right_option(item)
+        gold = right_option(item)
         if not item.images:
             left_out["without an image"] += 1
-        elif right is None:
+        elif gold is None:
             left_out["free-form"] += 1
         elif item.options is not None and len(item.options) < 2:
             left_out["with one option"] += 1
         else:
-            hinted.append(_hinted(item, right, prompt_settings, settings))
-    if not settings.own and not any(one.texts for one in hinted):
+            hinted.append(_hinted(item, gold, prompt_settings, settings))
+    if not settings.own and not any(item.texts for item in hinted):
         raise DataError(
             f"no item has a text under {settings.hints!r} or {settings.summary!r} in 'extra': name"
             " the columns in benchmark.extra_columns and evaluate.hints, or set own: true"
@@ -123,22 +123,22 @@ def hinted_items(
 
 
 def _hinted(
-    item: Item, right: int, prompt_settings: PromptSettings, settings: HintSettings
+    item: Item, gold: int, prompt_settings: PromptSettings, settings: HintSettings
 ) -> HintedItem:
     keys: dict[Text, str] = {"hints": settings.hints, "summary": settings.summary}
-    given = {what: text for what, key in keys.items() if (text := given_text(item, key))}
+    texts_by_part = {part: text for part, key in keys.items() if (text := given_text(item, key))}
     texts = {
-        variant: _context({part: given[part] for part in parts})
+        variant: _context({part: texts_by_part[part] for part in parts})
         for variant, parts in _GIVEN.items()
-        if all(part in given for part in parts)
+        if all(part in texts_by_part for part in parts)
     }
     probes = {IMAGES_ONLY: prompt_settings.closed_probe(item, IMAGES_ONLY)}
     for variant, text in texts.items():
         question = f"{text}\n\n{item.question}"
         probes[variant] = prompt_settings.closed_probe(item, variant, question=question)
-    first = {}
+    requests = {}
     for variant, part in _OWN.items() if settings.own else ():
-        first[variant] = Probe(
+        requests[variant] = Probe(
             item_id=item.id,
             variant=f"{variant}, asked for",
             images=item.images,
@@ -148,8 +148,8 @@ def _hinted(
         )
         question = f"{_context({part: FIRST_REPLY})}\n\n{item.question}"
         quoting = prompt_settings.closed_probe(item, variant, question=question)
-        probes[variant] = quoting.revised(follows=first[variant].id)
-    return HintedItem(item, right, probes, first, texts)
+        probes[variant] = quoting.revised(follows=requests[variant].id)
+    return HintedItem(item, gold, probes, requests, texts)
 
 
 def given_text(item: Item, key: str) -> str:
@@ -184,19 +184,20 @@ def probes_for_model(
 ) -> tuple[list[Probe], dict[str, str]]:
     """Return the probes that a model supports, and the variants it cannot be asked, with why."""
     probes: list[Probe] = []
-    lacking: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     for variant in VARIANTS:
-        asked = [p for one in hinted for p in _chain(one, variant)]
-        missing = frozenset().union(*(needs_of(probe) for probe in asked)) - can
-        if missing:
-            lacking[variant] = f"needs {', '.join(sorted(missing))}"
+        of_variant = [
+            by_variant[variant]
+            for item in hinted
+            for by_variant in (item.requests, item.probes)
+            if variant in by_variant
+        ]
+        lacking = frozenset().union(*map(needs_of, of_variant)) - can
+        if lacking:
+            reasons[variant] = f"needs {', '.join(sorted(lacking))}"
         else:
-            probes += asked
-    return probes, lacking
-
-
-def _chain(one: HintedItem, variant: str) -> list[Probe]:
-    return [p for p in (one.first.get(variant), one.probes.get(variant)) if p is not None]
+            probes += of_variant
+    return probes, reasons
 
 
 def compare_hints(hinted: Sequence[HintedItem], answers: Answers) -> list[HintResult]:
@@ -204,34 +205,30 @@ def compare_hints(hinted: Sequence[HintedItem], answers: Answers) -> list[HintRe
 
     A model's own text that is blank counts as missing.
     """
-    results = []
+    results, base = [], list[bool | None]()
     for variant in VARIANTS:
-        outcomes, base, n_unparsed, revealed = [], [], 0, []
-        for one in hinted:
-            probe, text = one.probes.get(variant), one.texts.get(variant, "")
-            if variant in one.first:
-                written = answers.to(one.first[variant])
-                text = answer_text(written.text).strip() if written is not None else ""
-            reply = None
+        outcomes, n_unparsed, reveals = list[bool | None](), 0, []
+        for item in hinted:
+            text = item.texts.get(variant, "")
+            if variant in item.requests:
+                own_text = answers.to(item.requests[variant])
+                text = answer_text(own_text.text).strip() if own_text is not None else ""
+            probe, reply = item.probes.get(variant), None
             if probe is not None and (text or variant == IMAGES_ONLY):
                 reply = answers.to(probe)
-            first = answers.to(one.probes[IMAGES_ONLY])
-            outcomes.append(None if reply is None else reply.choice == one.right)
-            base.append(None if first is None else first.choice == one.right)
+            outcomes.append(None if reply is None else reply.choice == item.gold)
             if reply is not None:
                 n_unparsed += reply.choice < 0
-                revealed.append(_names_answer(text, one.item))
-        paired = paired_comparison(base, outcomes, clusters=[one.cluster for one in hinted])
-        reveals = Rate.wilson(sum(revealed), len(revealed))
-        results.append(HintResult(answers.model, variant, paired, 1.0, n_unparsed, reveals))
-    return _corrected([result for result in results if result.paired.n])
-
-
-def _corrected(results: Sequence[HintResult]) -> list[HintResult]:
-    tested = [result for result in results if result.variant != IMAGES_ONLY]
-    corrected = adjust_p_values([result.paired.p_two_sided for result in tested])
-    by_variant = dict(zip((result.variant for result in tested), corrected, strict=True))
-    return [replace(r, p_holm=by_variant.get(r.variant, 1.0)) for r in results]
+                reveals.append(_names_answer(text, item.item))
+        base = outcomes if variant == IMAGES_ONLY else base
+        paired = paired_comparison(base, outcomes, clusters=[item.cluster for item in hinted])
+        rate = Rate.wilson(sum(reveals), len(reveals))
+        results.append(HintResult(answers.model, variant, paired, 1.0, n_unparsed, rate))
+    results = [result for result in results if result.paired.n]
+    tests = [result for result in results if result.variant != IMAGES_ONLY]
+    corrected = adjust_p_values([result.paired.p_two_sided for result in tests])
+    p_holm = dict(zip((result.variant for result in tests), corrected, strict=True))
+    return [replace(result, p_holm=p_holm.get(result.variant, 1.0)) for result in results]
 
 
 def hint_table(
@@ -244,12 +241,15 @@ def hint_table(
     if notes:
         notes = [f"Not asked: {', '.join(notes)}."]
     notes += [
-        f"{model} was not asked with {variant}: it {why}."
+        f"{model} was not asked with {variant}: it {reason}."
         for model, variants in lacking.items()
-        for variant, why in variants.items()
+        for variant, reason in variants.items()
     ]
-    models = dict.fromkeys(result.model for result in results)
-    return Table(
+
+    def compared(content: Callable[[HintResult], Content]) -> Callable[[HintResult], Content]:
+        return lambda row: None if row.variant == IMAGES_ONLY else content(row)
+
+    return build_table(
         "hints",
         "Accuracy in percent (Wilson interval), and the difference to images only on the same items"
         " in percentage points (paired interval, exact two-sided McNemar test; items with the same"
@@ -258,44 +258,39 @@ def hint_table(
         " the text names the right option. No rise may also mean that the model does not read the"
         " text: a text that names the answer shows whether it does. " + " ".join(notes),
         "Images, and",
-        tuple(
-            map(
-                Column,
-                ("Accuracy", "Images only, same items", "Difference", "p", "p (Holm)",
-                 "Wrong → right, right → wrong", "Text names the answer", "Unparsed", "Left out"),
-            )
-        ),
-        tuple((model, _rows([r for r in results if r.model == model])) for model in models),
-    )  # fmt: skip
+        [
+            ("Accuracy", lambda row: Rate.wilson(row.paired.k_perturbed, row.paired.n)),
+            (
+                "Images only, same items",
+                compared(lambda row: Rate.wilson(row.paired.k_original, row.paired.n)),
+            ),
+            ("Difference", compared(_difference)),
+            ("p", compared(lambda row: formats.p_value(row.paired.p_two_sided))),
+            ("p (Holm)", compared(lambda row: formats.p_value(row.p_holm))),
+            (
+                "Wrong → right, right → wrong",
+                compared(lambda row: f"{row.paired.c}, {row.paired.b}"),
+            ),
+            ("Text names the answer", compared(lambda row: row.reveals)),
+            ("Unparsed", lambda row: row.n_unparsed),
+            ("Left out", lambda row: row.paired.n_dropped),
+        ],
+        {
+            model: [(result.variant, result) for result in results if result.model == model]
+            for model in dict.fromkeys(result.model for result in results)
+        },
+    )
 
 
-def _rows(results: Sequence[HintResult]) -> tuple[Row, ...]:
-    rows = []
-    for result in results:
-        paired = result.paired
-        accuracy = rate_cell(Rate.wilson(paired.k_perturbed, paired.n))
-        counts = Cell(str(result.n_unparsed)), Cell(str(paired.n_dropped))
-        if result.variant == IMAGES_ONLY:
-            blank = (Cell(formats.NOTHING),) * 6
-            rows.append(Row(result.variant, (accuracy, *blank, *counts)))
-            continue
-        cells = (
-            rate_cell(Rate.wilson(paired.k_original, paired.n)),
-            Cell(formats.points(paired.gap), formats.interval(paired.interval)),
-            Cell(formats.p_value(paired.p_two_sided)),
-            Cell(formats.p_value(result.p_holm)),
-            Cell(f"{paired.c}, {paired.b}"),
-            rate_cell(result.reveals),
-        )
-        rows.append(Row(result.variant, (accuracy, *cells, *counts)))
-    return tuple(rows)
+def _difference(result: HintResult) -> Cell:
+    return Cell(formats.points(result.paired.gap), formats.interval(result.paired.interval))
 
 
 def _names_answer(text: str, item: Item) -> bool:
     """Return whether a text contains the right option's words, and not within other words."""
     answer = re.escape(" ".join(item.answer_text.casefold().split()).rstrip("."))
-    found = re.search(rf"(?<!\w){answer}(?!\w)", " ".join(text.casefold().split()), re.ASCII)
-    return bool(answer) and found is not None
+    match = re.search(rf"(?<!\w){answer}(?!\w)", " ".join(text.casefold().split()), re.ASCII)
+    return bool(answer) and match is not None
 
 
 def _context(texts: Mapping[Text, str]) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -20,7 +20,6 @@ from flipbench.models.chat.prompt_files import PromptFile, load_prompt
 from flipbench.prompting.quoting import quoted, single_line
 
 from .cases import SECTIONS, Case
-from .counts import Verdict
 from .replies import (
     Reading,
     RubricReply,
@@ -28,7 +27,9 @@ from .replies import (
     SentenceVerdict,
     StepsReply,
     StepVerdict,
+    T,
     VerdictsReply,
+    as_reading,
     read_rubric,
     read_steps,
     read_verdicts,
@@ -119,26 +120,24 @@ class JudgedCase:
     ----------
     steps : tuple of str
         The rationale's steps; empty if it was not split.
-    verdicts : dict of int to Verdict
+    verdicts : dict of int to StepVerdict
         By number of the step, from 1; steps without a valid verdict are missing.
     sentences : dict of int to (str, str)
         Section and text of the discussion's sentences, by number.
-    sentence_verdicts : dict of int to Verdict
-    rubric : RubricReply or None
     problems : list of str
         Why something is missing, once for each rationale, step, sentence or rubric.
     """
 
     case: Case
     steps: tuple[str, ...] = ()
-    verdicts: dict[int, Verdict] = field(default_factory=dict)
+    verdicts: dict[int, StepVerdict] = field(default_factory=dict)
     sentences: dict[int, tuple[str, str]] = field(default_factory=dict)
-    sentence_verdicts: dict[int, Verdict] = field(default_factory=dict)
+    sentence_verdicts: dict[int, SentenceVerdict] = field(default_factory=dict)
     rubric: RubricReply | None = None
     problems: list[str] = field(default_factory=list)
 
     @property
-    def by_step(self) -> list[Verdict | None]:
+    def by_step(self) -> list[StepVerdict | None]:
         """The verdict on each step, None if it is missing."""
         return [self.verdicts.get(number) for number in range(1, len(self.steps) + 1)]
 
@@ -184,89 +183,78 @@ class ReasoningJudge:
 
     def __call__(self, cases: Sequence[Case]) -> list[JudgedCase]:
         """Return the cases with everything that the judge's replies say about them."""
-        judged = [JudgedCase(case) for case in cases]
-        for one in judged:
-            if not one.case.rationale and not one.case.case_discussion:
-                one.problems.append(NO_RATIONALE)
-        explained = [one for one in judged if one.case.rationale]
-        ask = partial(split_question, quotes=self.quotes)
-        self._until_read(explained, ask, read_steps, "steps")
-        self._judge_steps([one for one in judged if one.steps])
-        self._judge_discussions([one for one in judged if one.case.case_discussion])
-        return judged
-
-    def _judge_steps(self, judged: Sequence[JudgedCase]) -> None:
-        self._judge_numbered(
-            judged,
-            [dict(enumerate(one.steps, 1)) for one in judged],
-            [one.verdicts for one in judged],
-            partial(steps_question, quotes=self.quotes),
-            StepVerdict,
+        results, quotes = [JudgedCase(case) for case in cases], self.quotes
+        for case in results:
+            sections = case.case.case_discussion
+            lacking = [name for name in SECTIONS if not sections.get(name)]
+            if not case.case.rationale and not sections:
+                case.problems.append(NO_RATIONALE)
+            elif sections and lacking:
+                case.problems.append(f"discussion: {', '.join(lacking)} is missing")
+            elif sections:
+                case.sentences = dict(enumerate(sentences_of(sections), 1))
+        explained = [(case, [0]) for case in results if case.case.rationale]
+        for case, steps in self._collect(
+            "steps",
+            explained,
+            lambda case, _, attempt: split_question(case.case, attempt, quotes=quotes),
+            lambda reply, _: as_reading(read_steps(reply)),
+        ):
+            case.steps = steps.get(0, ())
+        for case, verdicts in self._collect(
             "step",
-        )
-
-    def _judge_discussions(self, judged: Sequence[JudgedCase]) -> None:
-        whole = []
-        for one in judged:
-            if lacking := [name for name in SECTIONS if not one.case.case_discussion.get(name)]:
-                one.problems.append(f"discussion: {', '.join(lacking)} is missing")
-            else:
-                one.sentences = dict(enumerate(sentences_of(one.case.case_discussion), 1))
-                whole.append(one)
-        self._judge_numbered(
-            whole,
-            [{number: text for number, (_, text) in one.sentences.items()} for one in whole],
-            [one.sentence_verdicts for one in whole],
-            partial(sentences_question, quotes=self.quotes),
-            SentenceVerdict,
+            [(case, range(1, len(case.steps) + 1)) for case in results],
+            lambda case, numbers, attempt: steps_question(
+                case.case, dict(enumerate(case.steps, 1)), numbers, attempt, quotes=quotes
+            ),
+            lambda reply, numbers: read_verdicts(reply, numbers, StepVerdict),
+        ):
+            case.verdicts = verdicts
+        for case, sentence_verdicts in self._collect(
             "sentence",
-        )
-        ask = partial(rubric_question, quotes=self.quotes)
-        self._until_read(whole, ask, read_rubric, "rubric")
+            [(case, case.sentences) for case in results],
+            lambda case, numbers, attempt: sentences_question(
+                case.case,
+                {number: text for number, (_, text) in case.sentences.items()},
+                numbers,
+                attempt,
+                quotes=quotes,
+            ),
+            lambda reply, numbers: read_verdicts(reply, numbers, SentenceVerdict),
+        ):
+            case.sentence_verdicts = sentence_verdicts
+        for case, rubrics in self._collect(
+            "rubric",
+            [(case, [0]) for case in results if case.sentences],
+            lambda case, _, attempt: rubric_question(case.case, attempt, quotes=quotes),
+            lambda reply, _: as_reading(read_rubric(reply)),
+        ):
+            case.rubric = rubrics.get(0)
+        return results
 
-    def _until_read(
+    def _collect(
         self,
-        judged: Sequence[JudgedCase],
-        question: Callable[[Case, int], Question],
-        read: Callable[[str], object],
-        field: str,
-    ) -> None:
-        """Fill a field of each case; ``read`` returns a text that says why it cannot be read."""
-        unread = dict.fromkeys(range(len(judged)), NO_REPLY)
-        for attempt in range(1, self.n_attempts + 1):
-            asked = [*unread]
-            replies = self._ask([question(judged[i].case, attempt) for i in asked])
-            for i, text in zip(asked, replies, strict=True):
-                found = NO_REPLY if text is None else read(text)
-                if isinstance(found, str):
-                    unread[i] = found
-                else:
-                    setattr(judged[i], field, found)
-                    del unread[i]
-        for i, why in unread.items():
-            judged[i].problems.append(f"{field}: {why}")
-
-    def _judge_numbered(
-        self,
-        judged: Sequence[JudgedCase],
-        texts: Sequence[Mapping[int, str]],
-        verdicts: Sequence[dict[int, Verdict]],
-        question: Callable[[Case, Mapping[int, str], Sequence[int], int], Question],
-        form: type[SentenceVerdict],
         noun: str,
-    ) -> None:
-        """Fill ``verdicts``; only numbers without a valid verdict are asked again."""
-        missing = [dict.fromkeys(numbered, NO_REPLY) for numbered in texts]
+        numbers_by_case: Sequence[tuple[JudgedCase, Iterable[int]]],
+        question: Callable[[JudgedCase, Sequence[int], int], Question],
+        read_reply: Callable[[str, Sequence[int]], Reading[T]],
+    ) -> Iterator[tuple[JudgedCase, dict[int, T]]]:
+        """Yield what replies say by number; numbers without a valid reply are asked again."""
+        values: list[dict[int, T]] = [{} for _ in numbers_by_case]
+        problems = [dict.fromkeys(numbers, NO_REPLY) for _, numbers in numbers_by_case]
         for attempt in range(1, self.n_attempts + 1):
-            asked = [i for i, left in enumerate(missing) if left]
-            questions = [question(judged[i].case, texts[i], [*missing[i]], attempt) for i in asked]
-            for i, reply in zip(asked, self._ask(questions), strict=True):
+            places = [at for at, reasons in enumerate(problems) if reasons]
+            questions = [
+                question(numbers_by_case[at][0], [*problems[at]], attempt) for at in places
+            ]
+            for at, reply in zip(places, self._ask(questions), strict=True):
                 if reply is not None:
-                    reading: Reading = read_verdicts(reply, [*missing[i]], form)
-                    verdicts[i].update(reading.verdicts)
-                    missing[i] = reading.problems
-        for one, left in zip(judged, missing, strict=True):
-            one.problems += [f"{noun}: {why}" for why in left.values()]
+                    reading = read_reply(reply, [*problems[at]])
+                    values[at].update(reading.values)
+                    problems[at] = reading.problems
+        for (case, _), by_number, reasons in zip(numbers_by_case, values, problems, strict=True):
+            case.problems += [f"{noun}: {reason}" for reason in reasons.values()]
+            yield case, by_number
 
     def _ask(self, questions: Sequence[Question]) -> list[str | None]:
         """Return the replies in order; None for a question that failed."""
@@ -348,9 +336,10 @@ def _question(
     prompt = _prompt(name)
     if quotes:  # the values are quoted already, field by field
         prompt = replace(prompt.quoting(), quotes=False)
-    again = _AGAIN.format(attempt) if attempt > 1 else ""
+    retry_note = _AGAIN.format(attempt) if attempt > 1 else ""
     context = case.context(with_truth=with_truth, quotes=quotes)
-    return Question(case, prompt, schema, prompt.filled({**values, "context": context}) + again)
+    text = prompt.filled({**values, "context": context}) + retry_note
+    return Question(case, prompt, schema, text)
 
 
 @cache

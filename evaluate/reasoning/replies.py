@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from flipbench.benchmarks.tables import parse_json
 from flipbench.models.chat.messages import json_object
-
-from .counts import Verdict
 
 MAX_STEPS = 15
 MAX_POINTS = 2
@@ -20,6 +18,15 @@ NOT_JSON, NOT_THE_FORM = "the reply is not a JSON object", "the reply has anothe
 NO_VERDICT, INVALID = "no verdict", "an invalid verdict"
 TWICE, CONTRADICTION = "two verdicts", "an error type for a factual step"
 WRONG_TOTAL = "the total is not the sum"
+ERROR_TYPES = {
+    "image": "Image Understanding",
+    "reasoning": "Reasoning",
+    "knowledge": "Medical Knowledge",
+    "scenario": "Clinical Scenario",
+}
+"""Types of error and their names in MedThinkVQA."""
+T = TypeVar("T")
+V = TypeVar("V", bound="SentenceVerdict")
 
 
 class _Strict(BaseModel):
@@ -83,11 +90,16 @@ class RubricReply(_Strict):
 
 
 @dataclass(frozen=True)
-class Reading:
+class Reading(Generic[T]):
     """What a reply says about numbered texts, and why it says nothing about the others."""
 
-    verdicts: dict[int, Verdict]
+    values: dict[int, T]
     problems: dict[int, str]
+
+
+def as_reading(value: T | str) -> Reading[T]:
+    """Return the reading of a reply about one thing; a text says why it cannot be read."""
+    return Reading({}, {0: value}) if isinstance(value, str) else Reading({0: value}, {})
 
 
 def read_steps(text: str) -> tuple[str, ...] | str:
@@ -96,79 +108,68 @@ def read_steps(text: str) -> tuple[str, ...] | str:
     >>> read_steps('{"steps": ["The lesion is bright."]}'), read_steps("1. The lesion is bright.")
     (('The lesion is bright.',), 'the reply is not a JSON object')
     """
-    found = _object(text)
-    if found is None:
+    reply = _object(text)
+    if reply is None:
         return NOT_JSON
     try:
-        steps = StepsReply.model_validate(found).steps
+        steps = StepsReply.model_validate(reply).steps
     except ValidationError:
         return NOT_THE_FORM
     return tuple(step.strip() for step in steps) if all(map(str.strip, steps)) else NOT_THE_FORM
 
 
-def read_verdicts(
-    text: str, numbers: Collection[int], form: type[SentenceVerdict] = StepVerdict
-) -> Reading:
+def read_verdicts(text: str, numbers: Collection[int], form: type[V]) -> Reading[V]:
     """Return the verdicts on the texts with these ``numbers``; each text has one or a problem.
 
     A verdict in another form (another language's words for true and false, an unknown type of
     error) is invalid; verdicts on other numbers are ignored.
 
-    >>> read_verdicts('{"verdicts": []}', [1]).problems
+    >>> read_verdicts('{"verdicts": []}', [1], StepVerdict).problems
     {1: 'no verdict'}
     """
-    found = _object(text)
-    entries = found.get("verdicts") if found else None
+    reply = _object(text)
+    entries = reply.get("verdicts") if reply else None
     if not isinstance(entries, list):
-        return Reading({}, dict.fromkeys(numbers, NOT_JSON if found is None else NOT_THE_FORM))
-    verdicts: dict[int, Verdict] = {}
-    problems = dict.fromkeys(numbers, NO_VERDICT)
-    seen: set[int] = set()
+        return Reading({}, dict.fromkeys(numbers, NOT_JSON if reply is None else NOT_THE_FORM))
+    verdicts: dict[int, V] = {}
+    problems: dict[int, str] = {}
     for entry in entries:
         number = entry.get("number") if isinstance(entry, dict) else None
-        if not isinstance(number, int) or number not in problems:
+        if not isinstance(number, int) or number not in numbers:
             continue
-        verdicts.pop(number, None)
-        if number in seen:
+        if number in verdicts or number in problems:
+            verdicts.pop(number, None)
             problems[number] = TWICE
             continue
-        seen.add(number)
-        read = _verdict(entry, form)
-        if isinstance(read, str):
-            problems[number] = read
+        try:
+            verdict = form.model_validate(entry)
+        except ValidationError:
+            problems[number] = INVALID
+            continue
+        if isinstance(verdict, StepVerdict) and verdict.factual and verdict.error_types:
+            problems[number] = CONTRADICTION
         else:
-            verdicts[number] = read
-    return Reading(verdicts, {n: why for n, why in problems.items() if n not in verdicts})
+            verdicts[number] = verdict
+    unjudged = [number for number in numbers if number not in verdicts]
+    return Reading(verdicts, {number: problems.get(number, NO_VERDICT) for number in unjudged})
 
 
 def read_rubric(text: str) -> RubricReply | str:
     """Return the points in a judge's reply, or what is wrong with it; the total is recomputed."""
-    found = _object(text)
-    if found is None:
+    reply = _object(text)
+    if reply is None:
         return NOT_JSON
     try:
-        reply = RubricReply.model_validate(found)
+        rubric = RubricReply.model_validate(reply)
     except ValidationError:
         return NOT_THE_FORM
-    return reply if reply.total == reply.sum else WRONG_TOTAL
-
-
-def _verdict(entry: dict[str, Any], form: type[SentenceVerdict]) -> Verdict | str:
-    try:
-        read = form.model_validate(entry)
-    except ValidationError:
-        return INVALID
-    if not isinstance(read, StepVerdict):
-        return Verdict(read.factual, explanation=read.explanation)
-    if read.factual and read.error_types:
-        return CONTRADICTION
-    return Verdict(read.factual, read.critical, frozenset(read.error_types), read.explanation)
+    return rubric if rubric.total == rubric.sum else WRONG_TOTAL
 
 
 def _object(text: str) -> dict[str, Any] | None:
     """Return the JSON object in a reply, which may stand in a sentence or a code fence."""
     try:
-        found = parse_json(json_object(text))
+        value = parse_json(json_object(text))
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return value if isinstance(value, dict) else None

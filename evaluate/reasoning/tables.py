@@ -3,244 +3,263 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from functools import reduce
-from operator import add
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
+from operator import itemgetter
 
+import pandas as pd
+
+from flipbench.core.randomness import generator
 from flipbench.core.rates import Rate
 from flipbench.core.records import JsonDict
 from flipbench.reporting import formats
-from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
+from flipbench.reporting.tables import Column, Content, Table, build_table, text_column
 
+from ..statistics.resampling import share_interval
 from .cases import SECTIONS, Outcome
-from .counts import ERROR_TYPES, StepCounts, clustered_rate, count_steps
 from .judge import JudgedCase
-from .replies import MAX_POINTS, RUBRICS
+from .replies import ERROR_TYPES, MAX_POINTS, RUBRICS, SentenceVerdict, StepVerdict
 
 OUTCOMES: tuple[Outcome, ...] = ("right", "wrong", "unparsed")
 _INTERVALS = "95 % intervals: a bootstrap over cases, since the steps of a case are not independent"
 
 
-def reasoning_tables(judged: Sequence[JudgedCase], judge: str) -> list[Table]:
+def reasoning_tables(cases: Sequence[JudgedCase], judge: str) -> list[Table]:
     """Return the tables of one judge's verdicts; those without any case are left out."""
-    with_steps = [one for one in judged if one.steps]
-    with_discussion = [one for one in judged if one.sentences]
     tables = []
-    if with_steps:
-        tables += [_steps(with_steps, judge), _errors(with_steps), symptom_table(judged)]
-    if with_discussion:
-        tables += [_sentences(with_discussion, judge), _rubrics(with_discussion)]
-    return [*tables, _left_out(judged)]
+    steps = _frame((case, verdict, case.case.outcome) for case in cases for verdict in case.by_step)
+    if len(steps):
+        tables += [_steps(steps, judge), _errors(steps), symptom_table(cases)]
+    sentences = _frame(
+        (case, case.sentence_verdicts.get(number), section)
+        for case in cases
+        for number, (section, _) in case.sentences.items()
+    )
+    if len(sentences):
+        tables += [_sentences(sentences, judge), _rubrics(cases)]
+    return [*tables, _left_out(cases)]
 
 
-def with_wrong_steps(judged: Sequence[JudgedCase], outcome: Outcome) -> tuple[Rate, Rate, int]:
+def with_wrong_steps(cases: Sequence[JudgedCase], outcome: Outcome) -> tuple[Rate, Rate, int]:
     """Return the shares of cases with a wrong and a wrong critical step, and how many are left out.
 
     Of the cases with this outcome, only those whose steps all have a verdict count; the number is
     that of the others, without steps or without a verdict on one.
     """
-    cases = [one for one in judged if one.case.outcome == outcome]
-    counts = [count_steps(one.by_step) for one in cases if one.steps and None not in one.by_step]
-    return (
-        Rate.wilson(sum(c.errors > 0 for c in counts), len(counts)),
-        Rate.wilson(sum(c.critical_errors > 0 for c in counts), len(counts)),
-        len(cases) - len(counts),
-    )
+    verdicts = [case.by_step for case in cases if case.case.outcome == outcome]
+    complete = [[v for v in steps if v] for steps in verdicts if steps and None not in steps]
+    has_wrong = [any(not v.factual for v in steps) for steps in complete]
+    has_wrong_critical = [any(v.critical and not v.factual for v in steps) for steps in complete]
+    n = len(complete)
+    rates = Rate.wilson(sum(has_wrong), n), Rate.wilson(sum(has_wrong_critical), n)
+    return *rates, len(verdicts) - n
 
 
-def symptom_table(judged: Sequence[JudgedCase]) -> Table:
+def symptom_table(cases: Sequence[JudgedCase]) -> Table:
     """Return how many right answers come with wrong steps, beside wrong answers.
 
     Only cases whose steps all have a verdict count.
     """
-    rows = []
-    for model, cases in _by_model(judged).items():
-        for outcome in OUTCOMES[:2]:
-            wrong, critical, n_left_out = with_wrong_steps(cases, outcome)
-            rates = (rate_cell(wrong), rate_cell(critical))
-            rows.append(Row(model, (Cell(outcome), *rates, Cell(str(n_left_out)))))
-    return Table(
+    rows = [
+        (model, (outcome, *with_wrong_steps(of_model, outcome)))
+        for model, of_model in _by_model(cases).items()
+        for outcome in OUTCOMES[:2]
+    ]
+    return _table(
         "reasoning_symptom",
         "Answers that come with wrong steps, in percent of the cases whose steps all have a verdict"
         " (Wilson intervals). A right answer with a wrong critical step does not follow from what"
         " is said: a symptom of a memorised or guessed answer, but no proof, since a model may also"
         " know the answer and explain it badly.",
-        "Model",
-        (
-            Column("Answer", numeric=False),
-            Column("With a wrong step"),
-            Column("With a wrong critical step"),
-            Column("Left out"),
-        ),
-        (("", tuple(rows)),),
+        (text_column("Answer"), "With a wrong step", "With a wrong critical step", "Left out"),
+        rows,
     )
 
 
-def step_rows(judged: Sequence[JudgedCase]) -> list[JsonDict]:
+def step_rows(cases: Sequence[JudgedCase]) -> list[JsonDict]:
     """Return one row for each step; ``person`` and ``factual`` are for people to fill in."""
     return [
         {
-            "case": one.case.id,
-            "model": one.case.model,
+            "case": case.case.id,
+            "model": case.case.model,
             "step": number,
             "text": text,
             "person": "",
             "factual": "",
         }
-        for one in judged
-        for number, text in enumerate(one.steps, 1)
+        for case in cases
+        for number, text in enumerate(case.steps, 1)
     ]
 
 
-def verdict_rows(judged: Sequence[JudgedCase]) -> list[JsonDict]:
+def verdict_rows(cases: Sequence[JudgedCase]) -> list[JsonDict]:
     """Return one row for each step with the judge's verdict; empty where it is missing."""
-    rows = []
-    for one in judged:
-        for number, (text, verdict) in enumerate(zip(one.steps, one.by_step, strict=True), 1):
-            rows.append(
-                {
-                    "case": one.case.id,
-                    "model": one.case.model,
-                    "outcome": one.case.outcome,
-                    "step": number,
-                    "text": text,
-                    "factual": "" if verdict is None else verdict.factual,
-                    "critical": "" if verdict is None else verdict.critical,
-                    "error_types": " ".join(sorted(verdict.error_types)) if verdict else "",
-                    "explanation": verdict.explanation if verdict else "",
-                }
-            )
-    return rows
+    return [
+        {
+            "case": case.case.id,
+            "model": case.case.model,
+            "outcome": case.case.outcome,
+            "step": number,
+            "text": text,
+            "factual": "" if verdict is None else verdict.factual,
+            "critical": "" if verdict is None else verdict.critical,
+            "error_types": " ".join(sorted(set(verdict.error_types))) if verdict else "",
+            "explanation": verdict.explanation if verdict else "",
+        }
+        for case in cases
+        for number, (text, verdict) in enumerate(zip(case.steps, case.by_step, strict=True), 1)
+    ]
 
 
-def _by_model(judged: Sequence[JudgedCase]) -> dict[str, list[JudgedCase]]:
+def clustered_rate(values: Sequence[bool], cases: Sequence[str]) -> Rate:
+    """Return the rate of true ``values``, with a bootstrap interval that resamples their cases.
+
+    Steps of one case are not independent. If all are right or all wrong, the interval is Wilson's
+    with each case as one. There is no interval with fewer than two cases.
+    """
+    rng, n_cases = generator(0, "reasoning", "cases"), len(set(cases))
+    interval = share_interval(values, rng, clusters=cases) if n_cases > 1 else None
+    return Rate(k=sum(values), n=len(values), interval=interval, n_clusters=n_cases)
+
+
+def matthews(counts: tuple[tuple[int, int], tuple[int, int]]) -> float | None:
+    """Return Matthews' correlation of two raters' 2 x 2 counts; None if a rater never varies.
+
+    >>> round(matthews(((6, 1), (2, 11))), 4)
+    0.6847
+    """
+    (both_true, only_one), (only_other, both_false) = counts
+    margins = (both_true + only_one) * (only_other + both_false)
+    margins *= (both_true + only_other) * (only_one + both_false)
+    covariance = both_true * both_false - only_one * only_other
+    return covariance / margins**0.5 if margins else None
+
+
+def _frame(rows: Iterator[tuple[JudgedCase, SentenceVerdict | None, str]]) -> pd.DataFrame:
+    """Return one row for each judged text, with the columns of its verdict if it has one."""
+    return pd.DataFrame(
+        [
+            {
+                "case": case.case.key,
+                "model": case.case.model or "(no name)",
+                "part": part,
+                "has_verdict": verdict is not None,
+                "factual": verdict is not None and verdict.factual,
+                "critical": isinstance(verdict, StepVerdict) and verdict.critical,
+                "error_types": verdict.error_types if isinstance(verdict, StepVerdict) else [],
+            }
+            for case, verdict, part in rows
+        ]
+    )
+
+
+def _rate(texts: pd.DataFrame, column: str = "factual") -> Rate:
+    return clustered_rate(texts[column].tolist(), texts["case"].tolist())
+
+
+def _by_model(cases: Sequence[JudgedCase]) -> dict[str, list[JudgedCase]]:
     groups = defaultdict(list)
-    for one in judged:
-        groups[one.case.model or "(no name)"].append(one)
+    for case in cases:
+        groups[case.case.model or "(no name)"].append(case)
     return dict(groups)
 
 
-def _steps(judged: Sequence[JudgedCase], judge: str) -> Table:
+def _table(
+    key: str,
+    caption: str,
+    headers: Sequence[Column | str],
+    rows: Iterable[tuple[str, Sequence[Content]]],
+) -> Table:
+    columns = [(header, itemgetter(at)) for at, header in enumerate(headers)]
+    return build_table(key, caption, "Model", columns, {"": rows})
+
+
+def _steps(steps: pd.DataFrame, judge: str) -> Table:
     rows = []
-    for model, cases in _by_model(judged).items():
-        for outcome in OUTCOMES:
-            counts = {
-                o.case.key: count_steps(o.by_step) for o in cases if o.case.outcome == outcome
-            }
-            if counts:
-                rows.append(Row(model, (Cell(outcome), *_step_cells(counts))))
-    return Table(
+    for model, outcome in product(dict.fromkeys(steps["model"]), OUTCOMES):
+        group = steps[(steps["model"] == model) & (steps["part"] == outcome)]
+        rates = _rate(group[group["has_verdict"]]), _rate(group[group["critical"]])
+        n_missing = f"{(~group['has_verdict']).sum()}/{len(group)}"
+        if len(group):
+            rows.append((model, (outcome, group["case"].nunique(), *rates, n_missing)))
+    return _table(
         "reasoning_steps",
         f"Steps that {judge} finds factual, in percent of the steps with a verdict, by whether the"
         f" answer is right. {_INTERVALS}. A judge of the same family as a model may be lenient with"
         " it.",
-        "Model",
         (
-            Column("Answer", numeric=False),
-            Column("Cases"),
-            Column("Factual steps"),
-            Column("Factual critical steps"),
-            Column("No verdict"),
+            text_column("Answer"),
+            "Cases",
+            "Factual steps",
+            "Factual critical steps",
+            "No verdict",
         ),
-        (("", tuple(rows)),),
+        rows,
     )
 
 
-def _step_cells(counts: dict[str, StepCounts]) -> list[Cell]:
-    def rate(part: Callable[[StepCounts], tuple[int, int]]) -> Cell:
-        return rate_cell(clustered_rate({key: part(c) for key, c in counts.items()}))
-
-    total = reduce(add, counts.values())
-    return [
-        Cell(str(len(counts))),
-        rate(lambda c: (c.true, c.steps)),
-        rate(lambda c: (c.critical_true, c.critical)),
-        Cell(f"{total.missing}/{total.missing + total.steps}"),
-    ]
-
-
-def _of(rate: Rate) -> tuple[int, int]:
-    return rate.k, rate.n
-
-
-def _errors(judged: Sequence[JudgedCase]) -> Table:
-    rows = []
-    for model, cases in _by_model(judged).items():
-        counts = {one.case.key: count_steps(one.by_step) for one in cases}
+def _errors(steps: pd.DataFrame) -> Table:
+    rows: list[tuple[str, Sequence[Content]]] = []
+    wrong_steps = steps[steps["has_verdict"] & ~steps["factual"]]
+    for model in dict.fromkeys(steps["model"]):
+        of_model = wrong_steps[wrong_steps["model"] == model]
         for key, title in ERROR_TYPES.items():
-            rates = [
-                clustered_rate(
-                    {case: _of(c.coverage(key, critical=only)) for case, c in counts.items()}
-                )
-                for only in (False, True)
-            ]
-            rows.append(Row(model, (Cell(title), *map(rate_cell, rates))))
-        untyped = clustered_rate({case: (c.untyped, c.errors) for case, c in counts.items()})
-        rows.append(Row(model, (Cell("none of these"), rate_cell(untyped), Cell(formats.NOTHING))))
-    return Table(
+            typed = of_model.assign(typed=[key in types for types in of_model["error_types"]])
+            rates = _rate(typed, "typed"), _rate(typed[typed["critical"]], "typed")
+            rows.append((model, (title, *rates)))
+        untyped = of_model.assign(untyped=[not types for types in of_model["error_types"]])
+        rows.append((model, ("none of these", _rate(untyped, "untyped"), None)))
+    return _table(
         "reasoning_errors",
         f"Types of error, in percent of wrong steps. {_INTERVALS}. A step may have several, so the"
         " shares may sum to more than 100.",
-        "Model",
-        (Column("Error", numeric=False), Column("Wrong steps"), Column("Wrong critical steps")),
-        (("", tuple(rows)),),
+        (text_column("Error"), "Wrong steps", "Wrong critical steps"),
+        rows,
     )
 
 
-def _sentences(judged: Sequence[JudgedCase], judge: str) -> Table:
+def _sentences(sentences: pd.DataFrame, judge: str) -> Table:
     rows = []
-    for model, cases in _by_model(judged).items():
-        cells = []
-        for section in (*SECTIONS, ""):
-            by_case = {}
-            for one in cases:
-                verdicts = [
-                    one.sentence_verdicts[number].factual
-                    for number, (name, _) in one.sentences.items()
-                    if number in one.sentence_verdicts and section in (name, "")
-                ]
-                by_case[one.case.key] = sum(verdicts), len(verdicts)
-            cells.append(rate_cell(clustered_rate(by_case)))
-        rows.append(Row(model, tuple(cells)))
-    return Table(
+    for model, group in sentences.groupby("model", sort=False):
+        group = group[group["has_verdict"]]
+        by_section = [_rate(group[group["part"] == section]) for section in SECTIONS]
+        rows.append((str(model), (*by_section, _rate(group))))
+    return _table(
         "discussion_sentences",
         f"Sentences of case discussions that {judge} finds factual, in percent of those with a"
         f" verdict. {_INTERVALS}.",
-        "Model",
-        (*map(Column, SECTIONS), Column("All")),
-        (("", tuple(rows)),),
+        (*SECTIONS, "All"),
+        rows,
     )
 
 
-def _rubrics(judged: Sequence[JudgedCase]) -> Table:
+def _rubrics(cases: Sequence[JudgedCase]) -> Table:
     rows = []
-    for model, cases in _by_model(judged).items():
-        rubrics = [one.rubric for one in cases if one.rubric is not None]
-        points = {name: [getattr(rubric, name).points for rubric in rubrics] for name in RUBRICS}
-        points["total"] = [rubric.sum for rubric in rubrics]
-        means = (sum(values) / len(values) if values else None for values in points.values())
-        cells = (Cell(formats.NOTHING if m is None else formats.decimals(m)) for m in means)
-        rows.append(Row(model, (Cell(f"{len(rubrics)}/{len(cases)}"), *cells)))
-    return Table(
+    for model, of_model in _by_model([case for case in cases if case.sentences]).items():
+        rubrics = [case.rubric for case in of_model if case.rubric is not None]
+        points = [[getattr(rubric, name).points for rubric in rubrics] for name in RUBRICS]
+        totals = [rubric.sum for rubric in rubrics]
+        means = [sum(column) / len(rubrics) if rubrics else None for column in (*points, totals)]
+        cells = ["" if mean is None else formats.decimals(mean) for mean in means]
+        rows.append((model, (f"{len(rubrics)}/{len(of_model)}", *cells)))
+    return _table(
         "discussion_rubrics",
         f"Mean points of case discussions, 0 to {MAX_POINTS} for each rubric. Totals are"
         " recomputed; a reply whose own total differs is asked for again, then left out.",
-        "Model",
-        (Column("Rated"), *(Column(name.capitalize()) for name in (*RUBRICS, "total"))),
-        (("", tuple(rows)),),
+        ("Rated", *(name.capitalize() for name in (*RUBRICS, "total"))),
+        rows,
     )
 
 
-def _left_out(judged: Sequence[JudgedCase]) -> Table:
-    rows = []
-    for model, cases in _by_model(judged).items():
-        problems = Counter(problem for one in cases for problem in one.problems)
-        rows += [Row(model, (Cell(why), Cell(str(n)))) for why, n in sorted(problems.items())]
-    return Table(
+def _left_out(cases: Sequence[JudgedCase]) -> Table:
+    return _table(
         "reasoning_left_out",
-        f"What is left out of the tables of {len(judged)} cases, after all attempts. Nothing here"
+        f"What is left out of the tables of {len(cases)} cases, after all attempts. Nothing here"
         " counts as wrong.",
-        "Model",
-        (Column("Why", numeric=False), Column("Number")),
-        (("", tuple(rows)),),
+        (text_column("Why"), "Number"),
+        [
+            (model, reason)
+            for model, of_model in _by_model(cases).items()
+            for reason in sorted(Counter(p for case in of_model for p in case.problems).items())
+        ],
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flipbench.evaluate.reasoning.judge import sentences_of
-from flipbench.evaluate.reasoning.replies import read_rubric, read_steps, read_verdicts
+from flipbench.evaluate.reasoning.replies import StepVerdict, read_rubric, read_steps, read_verdicts
 from flipbench.evaluate.scoring.reasoning import split_reply
 from flipbench.evaluate.scoring.text_match import continuation, mentions, rouge_l, without_label
 from flipbench.filters.audit.direct_reveal import read_reveal
@@ -48,7 +48,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "answer judge": read_choice,
     "label": lambda text: read_label(text, RUBRIC),
     "steps": read_steps,
-    "step verdicts": lambda text: read_verdicts(text, [1, 2]),
+    "step verdicts": lambda text: read_verdicts(text, [1, 2], StepVerdict),
     "rubric": read_rubric,
     "sentences": lambda text: sentences_of({"Outcome": text}),
     "revealed": unless_malformed(lambda text: read_reveal(text, None)),  # type: ignore[arg-type]

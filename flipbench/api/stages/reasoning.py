@@ -22,7 +22,6 @@ from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
 from flipbench.evaluate.pipeline import ask_one
 from flipbench.evaluate.reasoning.cases import SECTIONS, Case, read_cases
-from flipbench.evaluate.reasoning.counts import matthews
 from flipbench.evaluate.reasoning.hints import (
     HintedItem,
     HintResult,
@@ -41,7 +40,12 @@ from flipbench.evaluate.reasoning.judge import (
     split_question,
     steps_question,
 )
-from flipbench.evaluate.reasoning.tables import reasoning_tables, step_rows, verdict_rows
+from flipbench.evaluate.reasoning.tables import (
+    matthews,
+    reasoning_tables,
+    step_rows,
+    verdict_rows,
+)
 from flipbench.filters.agreement.agreement import Agreement, Decisions, agreement
 from flipbench.models.chat.batch_api import BATCH_PRICE
 from flipbench.models.chat.cost import estimate_cost

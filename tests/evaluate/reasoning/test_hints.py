@@ -64,12 +64,12 @@ def answers(hinted: list[HintedItem], rule: Callable[[HintedItem, str], bool]) -
     """Return answers that are right where ``rule`` says so, and own texts for even items."""
     found = {}
     for number, one in enumerate(hinted):
-        for probe in one.first.values():
+        for probe in one.requests.values():
             text = "It looks grey." if number % 2 == 0 else "  \n"
             made_of = {"probe_id": probe.id, "model_fingerprint": "f", "model": "m"}
             found[probe.id] = Response(**made_of, text=text)
         for variant, probe in one.probes.items():
-            choice = one.right if rule(one, variant) else (one.right + 1) % probe.n_options
+            choice = one.gold if rule(one, variant) else (one.gold + 1) % probe.n_options
             found[probe.id] = Response(
                 probe_id=probe.id, model_fingerprint="f", model="m", choice=choice
             )
@@ -88,8 +88,8 @@ def test_each_variant_adds_its_texts_before_the_question(hinted: list[HintedItem
     assert "Summary" not in one.probes["hints"].prompt
     assert all(probe.images == one.item.images for probe in one.probes.values())
     own = one.probes["own hints"]
-    assert own.follows == one.first["own hints"].id and "{first reply}" in own.prompt
-    asked = one.first["own hints"]
+    assert own.follows == one.requests["own hints"].id and "{first reply}" in own.prompt
+    asked = one.requests["own hints"]
     assert one.item.question in asked.prompt and asked.ask == "generate"
     assert not any(option in asked.prompt.splitlines()[0] for option in one.item.options or ())
 

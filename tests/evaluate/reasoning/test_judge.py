@@ -115,14 +115,17 @@ def test_missing_verdicts_are_asked_again_and_then_left_out(
     ],
 )
 def test_verdicts_in_another_form_are_named(entry: dict[str, Any], why: str) -> None:
+    def read(text: str) -> replies.Reading[replies.StepVerdict]:
+        return replies.read_verdicts(text, [1], replies.StepVerdict)
+
     good = {"number": 1, "factual": True, "critical": False, "error_types": [], "explanation": "x"}
-    assert replies.read_verdicts(json.dumps({"verdicts": [good]}), [1]).problems == {}
+    assert read(json.dumps({"verdicts": [good]})).problems == {}
     text = json.dumps({"verdicts": [good | entry]})
-    assert replies.read_verdicts(text, [1]).problems == {1: why}
-    twice = replies.read_verdicts(json.dumps({"verdicts": [good, good]}), [1])
-    assert twice.problems == {1: replies.TWICE} and not twice.verdicts
+    assert read(text).problems == {1: why}
+    twice = read(json.dumps({"verdicts": [good, good]}))
+    assert twice.problems == {1: replies.TWICE} and not twice.values
     fenced = f"Gerne:\n```json\n{json.dumps({'verdicts': [good]})}\n```"
-    assert replies.read_verdicts(fenced, [1]).verdicts[1].factual
+    assert read(fenced).values[1].factual
 
 
 @pytest.mark.parametrize("rationale", ["", " \n\t", None, "\u3000"])
