@@ -305,4 +305,4 @@ def _request(part: Text, item: Item) -> str:
 @cache
 def own_prompt(part: Text) -> PromptFile:
     """Return the prompt that asks a model for its own hints or summary."""
-    return load_prompt(f"own-{part}", PROMPTS, needs=("question",), known=("question",))
+    return load_prompt(f"own-{part}", PROMPTS, needs=("question",), placeholders=("question",))

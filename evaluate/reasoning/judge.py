@@ -344,7 +344,7 @@ def _question(
 
 @cache
 def _prompt(name: str) -> PromptFile:
-    return load_prompt(name, PROMPTS, known=PLACEHOLDERS)
+    return load_prompt(name, PROMPTS, placeholders=PLACEHOLDERS)
 
 
 def _numbered(texts: Mapping[int, str], quotes: bool) -> str:

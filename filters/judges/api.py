@@ -154,18 +154,19 @@ class APIJudge:
         return replace(self._read(candidate, reply), usage=reply.usage)
 
     def _read(self, candidate: Candidate, reply: ChatReply) -> JudgeDecision:
-        parsed = reply.parsed
-        if isinstance(parsed, VerdictReply):
-            return JudgeDecision(_WORDS[parsed.answer], parsed.reasoning[-_MAX_REASON:])
-        if isinstance(parsed, BlindReply):
-            return _blind_decision(candidate, parsed.answer.strip(_WRAPPING), parsed.reasoning)
+        structured = reply.parsed
+        if isinstance(structured, VerdictReply):
+            return JudgeDecision(_WORDS[structured.answer], structured.reasoning[-_MAX_REASON:])
+        if isinstance(structured, BlindReply):
+            answer = structured.answer.strip(_WRAPPING)
+            return _blind_decision(candidate, answer, structured.reasoning)
         if self.blind:
-            answer, _, why = _last_answer(reply.text)
-            if why:
-                return JudgeDecision("unsure", _reason(why, reply.text))
+            answer, _, problem = _last_answer(reply.text)
+            if problem:
+                return JudgeDecision("unsure", _reason(problem, reply.text))
             return _blind_decision(candidate, answer, reply.text)
-        decision, why = read_verdict(reply.text)
-        return JudgeDecision(decision, _reason(why, reply.text))
+        decision, problem = read_verdict(reply.text)
+        return JudgeDecision(decision, _reason(problem, reply.text))
 
 
 def judge_prompt(prompt: str | Path | None, blind: bool) -> PromptFile:
@@ -190,12 +191,12 @@ def read_verdict(text: str) -> tuple[Decision, str]:
     >>> read_verdict("Answer: KEEP or REJECT")[0]
     'unsure'
     """
-    word, rest, why = _last_answer(text)
-    if why:
-        return "unsure", why
+    word, remainder, problem = _last_answer(text)
+    if problem:
+        return "unsure", problem
     if word.upper() not in _WORDS:
         return "unsure", "its last 'Answer:' line is not exactly KEEP or REJECT"
-    if any(re.search(rf"\b{other}\b", rest.upper()) for other in _WORDS):
+    if any(re.search(rf"\b{word_after}\b", remainder.upper()) for word_after in _WORDS):
         return "unsure", "it goes on about its decision after its last 'Answer:' line"
     return _WORDS[word.upper()], ""
 
@@ -204,16 +205,16 @@ def _last_answer(text: str) -> tuple[str, str, str]:
     """Return the answer on the last ``Answer:`` line, the text after it, and any problem."""
     lines = [line for line in text.splitlines() if line.strip()]
     answers = [match and match[1].strip(_WRAPPING) for match in map(_ANSWER_LINE.match, lines)]
-    last = next((i for i in reversed(range(len(answers))) if answers[i] is not None), None)
-    if last is None:
+    last_row = next((i for i in reversed(range(len(answers))) if answers[i] is not None), None)
+    if last_row is None:
         return "", "", "the reply has no 'Answer:' line"
-    word = str(answers[last])
-    for before in reversed(answers[:last]):
-        if before is None:
+    word = str(answers[last_row])
+    for earlier_answer in reversed(answers[:last_row]):
+        if earlier_answer is None:
             break
-        if before.upper() != word.upper():
+        if earlier_answer.upper() != word.upper():
             return "", "", "its last lines contradict each other"
-    return word, "\n".join(lines[last + 1 :]), ""
+    return word, "\n".join(lines[last_row + 1 :]), ""
 
 
 def _blind_decision(candidate: Candidate, answer: str, reasoning: str) -> JudgeDecision:
@@ -225,18 +226,20 @@ def _blind_decision(candidate: Candidate, answer: str, reasoning: str) -> JudgeD
             "reject", _reason("the judge found no single answer", reasoning), "UNCLEAR"
         )
     if item.options is None:
-        same = answer.casefold() == flip.new_text.casefold().strip()
-        why = "" if same else f"a free-form answer, {answer!r}: a person must compare it"
-        return JudgeDecision("keep" if same else "unsure", _reason(why, reasoning), answer)
+        is_new_answer = answer.casefold() == flip.new_text.casefold().strip()
+        if is_new_answer:
+            return JudgeDecision("keep", _reason("", reasoning), answer)
+        problem = f"a free-form answer, {answer!r}: a person must compare it"
+        return JudgeDecision("unsure", _reason(problem, reasoning), answer)
     choice = parse_choice(answer, item.options)
     if choice < 0:
         return JudgeDecision("unsure", _reason("the reply names no one option", reasoning), answer)
-    chosen = item.options[choice]
+    chosen_text = item.options[choice]
     if choice == flip.new_answer:
-        return JudgeDecision("keep", _reason("", reasoning), chosen)
-    why = f"not told the answer, the judge chose {LETTERS[choice]} ({chosen})"
-    return JudgeDecision("reject", _reason(why, reasoning), chosen)
+        return JudgeDecision("keep", _reason("", reasoning), chosen_text)
+    problem = f"not told the answer, the judge chose {LETTERS[choice]} ({chosen_text})"
+    return JudgeDecision("reject", _reason(problem, reasoning), chosen_text)
 
 
-def _reason(why: str, text: str) -> str:
-    return "; ".join(part for part in (why, text.strip()[-_MAX_REASON:]) if part)
+def _reason(problem: str, text: str) -> str:
+    return "; ".join(part for part in (problem, text.strip()[-_MAX_REASON:]) if part)

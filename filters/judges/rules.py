@@ -58,8 +58,8 @@ class Rule:
         edit = edit_of(candidate)
         if not candidate.item.images:
             raise DataError(f"{candidate.subject}: there is no original image")
-        why = self.objection(candidate, edit, images)
-        return JudgeDecision("reject" if why else "keep", why)
+        reason = self.objection(candidate, edit, images)
+        return JudgeDecision("reject" if reason else "keep", reason)
 
 
 def equal_options(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
@@ -72,21 +72,21 @@ def equal_options(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
     if item.options is None or flip is None:
         return ""
     texts = [_plain(text) for text in item.options]
-    for what, index in (("new", flip.new_answer), ("old", item.answer)):
-        same = [] if index is None else [i for i, t in enumerate(texts) if t == texts[index]]
-        if len(same) > 1:
-            letters = " and ".join(LETTERS[i] for i in same)
-            return f"options {letters} are equal, and the {what} answer"
+    for which_answer, index in (("new", flip.new_answer), ("old", item.answer)):
+        equal_rows = [] if index is None else [i for i, t in enumerate(texts) if t == texts[index]]
+        if len(equal_rows) > 1:
+            letters = " and ".join(LETTERS[i] for i in equal_rows)
+            return f"options {letters} are equal, and the {which_answer} answer"
     return ""
 
 
 def wrong_size(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
     """Reject if the edited image differs from the original in width or height."""
-    old, new = candidate.source, edit.image
-    if (old.width, old.height) == (new.width, new.height):
+    original, new_image = candidate.source, edit.image
+    if (original.width, original.height) == (new_image.width, new_image.height):
         return ""
-    sizes = f"{new.width} x {new.height} pixels, the original {old.width} x {old.height}"
-    return f"the edited picture has {sizes}"
+    size, original_size = (f"{ref.width} x {ref.height}" for ref in (new_image, original))
+    return f"the edited picture has {size} pixels, the original {original_size}"
 
 
 def duplicate_rule(candidates: Sequence[Candidate]) -> Rule:
@@ -103,24 +103,28 @@ def duplicate_rule(candidates: Sequence[Candidate]) -> Rule:
         All candidates to compare, in order. Their ids are part of the rater's name, since verdicts
         depend on the whole set.
     """
-    edited = [(c, c.edit) for c in candidates if c.edit is not None and c.item.images]
-    first: dict[str, Candidate] = {}
-    drawn: dict[str, dict[str, Candidate]] = defaultdict(dict)
-    for c, edit in edited:
-        first.setdefault(_content(c), c)
-        drawn[edit.image.sha256].setdefault(c.source.sha256, c)
+    edited_candidates = [(c, c.edit) for c in candidates if c.edit is not None and c.item.images]
+    first_by_content: dict[str, Candidate] = {}
+    sources_by_image: dict[str, dict[str, Candidate]] = defaultdict(dict)
+    for c, edit in edited_candidates:
+        first_by_content.setdefault(_content(c), c)
+        sources_by_image[edit.image.sha256].setdefault(c.source.sha256, c)
 
     def objection(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
-        earlier = first.get(_content(candidate), candidate)
+        earlier = first_by_content.get(_content(candidate), candidate)
         if earlier.item.id != candidate.item.id:
             return f"the same question and picture as {earlier.subject}"
         source = candidate.source.sha256
-        others = [c for s, c in drawn.get(edit.image.sha256, {}).items() if s != source]
-        if not others:
+        others_drawn = [
+            c for s, c in sources_by_image.get(edit.image.sha256, {}).items() if s != source
+        ]
+        if not others_drawn:
             return ""
-        return f"the edited picture is also that of {others[0].subject}, whose original differs"
+        return (
+            f"the edited picture is also that of {others_drawn[0].subject}, whose original differs"
+        )
 
-    key = content_id([[c.item.id, edit.id, edit.image] for c, edit in edited])
+    key = content_id([[c.item.id, edit.id, edit.image] for c, edit in edited_candidates])
     return Rule("duplicate", objection, key[:8])
 
 
@@ -139,8 +143,11 @@ def unchanged(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
         return "every pixel is the original's"
     if label in ("edited", "unrelated"):
         return ""
-    old, new = images.open(candidate.source), images.open(edit.image)
-    if old.size != new.size or (change := largest_change(old, new)) >= LEAST_CHANGE:
+    original, perturbed = images.open(candidate.source), images.open(edit.image)
+    if (
+        original.size != perturbed.size
+        or (change := largest_change(original, perturbed)) >= LEAST_CHANGE
+    ):
         return ""
     return f"no part differs by more than {change:.1f} levels of 255"
 
@@ -152,14 +159,14 @@ def unrelated(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
     and SSIM is below .25. A single-colour image is rejected too, unless the original is one. A
     similar image of a different scene passes; that is for people and judges to notice.
     """
-    old, new = images.open(candidate.source), images.open(edit.image)
-    if _is_blank(new) and not _is_blank(old):
+    original, perturbed = images.open(candidate.source), images.open(edit.image)
+    if _is_blank(perturbed) and not _is_blank(original):
         return "the edited picture is of one colour"
     label = _label(edit)
-    if label is None and old.size == new.size:
-        distance = int(np.count_nonzero(perceptual_hash(old) != perceptual_hash(new)))
+    if label is None and original.size == perturbed.size:
+        distance = int(np.count_nonzero(perceptual_hash(original) != perceptual_hash(perturbed)))
         # SSIM is slow, so compute it only if it can matter
-        label = similarity(old, new).label if distance >= FAR_PHASH else "edited"
+        label = similarity(original, perturbed).label if distance >= FAR_PHASH else "edited"
     return "nothing of the original's composition is left" if label == "unrelated" else ""
 
 

@@ -56,7 +56,7 @@ class SceneJudge:
                 return JudgeDecision("reject", f"unreadable: {cells}")
             scene = reading.scene
         true = answer(scene, family.question)
-        new = candidate.flip.new_text if candidate.flip else None
-        if true == new:
+        new_text = candidate.flip.new_text if candidate.flip else None
+        if true == new_text:
             return JudgeDecision("keep", f"the picture shows {true}", true)
-        return JudgeDecision("reject", f"the picture shows {true}, not {new}", true)
+        return JudgeDecision("reject", f"the picture shows {true}, not {new_text}", true)

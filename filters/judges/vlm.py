@@ -112,19 +112,19 @@ class VLMJudge:
             return JudgeDecision(
                 "unsure", f"the reply names no one option: {response.text}".strip()
             )
-        chosen = options[response.choice]
-        reason = f"not told the answer, it chose {LETTERS[response.choice]} ({chosen})"
+        chosen_text = options[response.choice]
+        reason = f"not told the answer, it chose {LETTERS[response.choice]} ({chosen_text})"
         if response.option_log_probs:
             share = _share(response)
             reason += f", {share:.3f} of the options' probability"
             if share < self.sure:
-                return JudgeDecision("unsure", reason, chosen)
+                return JudgeDecision("unsure", reason, chosen_text)
         return JudgeDecision(
-            "keep" if response.choice == flip.new_answer else "reject", reason, chosen
+            "keep" if response.choice == flip.new_answer else "reject", reason, chosen_text
         )
 
 
 def _share(response: Response) -> float:
     """Return the chosen option's share of all options' probability."""
-    chosen = response.option_log_probs[response.choice]
-    return 1 / sum(math.exp(log_p - chosen) for log_p in response.option_log_probs)
+    log_p_chosen = response.option_log_probs[response.choice]
+    return 1 / sum(math.exp(log_p - log_p_chosen) for log_p in response.option_log_probs)

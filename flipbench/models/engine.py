@@ -31,22 +31,22 @@ class Answers:
     def choices(self, probes: Sequence[Probe]) -> list[int | None]:
         """Return the ``choice`` of each response; None if the probe failed."""
         if isinstance(self.responses, StoredResponses):
-            stored = self.responses.choices
-            return [stored.get(probe.id) for probe in probes]
+            by_id = self.responses.choices
+            return [by_id.get(probe.id) for probe in probes]
         return [None if (r := self.to(probe)) is None else r.choice for probe in probes]
 
     def outcomes(self, probes: Sequence[Probe], gold: Sequence[int]) -> list[bool | None]:
         """Return whether each response is right; None if the probe failed (never "wrong")."""
         return [
-            None if choice is None else choice == right
-            for choice, right in zip(self.choices(probes), gold, strict=True)
+            None if choice is None else choice == gold_choice
+            for choice, gold_choice in zip(self.choices(probes), gold, strict=True)
         ]
 
     def letter_shares(self, probes: Sequence[Probe]) -> list[float]:
         """Return the probability of all option letters, for each reply where it was measured."""
         if isinstance(self.responses, StoredResponses):
-            stored = self.responses.letter_shares
-            shares = [stored.get(probe.id) for probe in probes]
+            by_id = self.responses.letter_shares
+            shares = [by_id.get(probe.id) for probe in probes]
         else:
             shares = [r.letter_share for p in probes if (r := self.to(p)) is not None]
         return [share for share in shares if share is not None]
@@ -62,10 +62,10 @@ class AskStage:
     record: type[Record] = Response
 
     def __init__(
-        self, vlm: VLM, images: ImageStore, first: Mapping[str, Response] | None = None
+        self, vlm: VLM, images: ImageStore, first_replies: Mapping[str, Response] | None = None
     ) -> None:
         self.name = f"ask {vlm.name}"
-        self.vlm, self.images, self.first = vlm, images, first or {}
+        self.vlm, self.images, self.first = vlm, images, first_replies or {}
 
     def id_of(self, probe: Probe) -> str:
         """Return the id of the response."""
@@ -77,24 +77,26 @@ class AskStage:
 
     def __call__(self, probes: Sequence[Probe]) -> Sequence[Response | Exception]:
         """Answer a batch."""
-        asked = [result_or_error(self._complete, probe) for probe in probes]
-        replies = iter(self.vlm.ask([p for p in asked if isinstance(p, Probe)], self.images))
+        probes_or_errors = [result_or_error(self._complete, probe) for probe in probes]
+        replies = iter(
+            self.vlm.ask([p for p in probes_or_errors if isinstance(p, Probe)], self.images)
+        )
         return [
             _answer_to(probe, next(replies)) if isinstance(complete, Probe) else complete
-            for probe, complete in zip(probes, asked, strict=True)
+            for probe, complete in zip(probes, probes_or_errors, strict=True)
         ]
 
     def _complete(self, probe: Probe) -> Probe:
         """Return the probe with the reply that it follows in its prompt."""
         if not probe.follows:
             return probe
-        first = self.first.get(probe.follows)
-        if first is None:
+        first_reply = self.first.get(probe.follows)
+        if first_reply is None:
             raise DataError(
                 f"{self.subject(probe)}: the reply that it quotes is missing; run the same command"
                 " again"
             )
-        prompt = probe.prompt.replace(FIRST_REPLY, first.text.strip())
+        prompt = probe.prompt.replace(FIRST_REPLY, first_reply.text.strip())
         return probe.revised(prompt=prompt, follows="")
 
 
@@ -118,14 +120,14 @@ def ask(
     """
     distinct = sorted({probe.id: probe for probe in probes}.values(), key=batching_key)
     options = replace(options, partition=vlm.fingerprint)
-    first = [probe for probe in distinct if not probe.follows]
-    report = run_stage(AskStage(vlm, images), first, run, options)
+    initial = [probe for probe in distinct if not probe.follows]
+    report = run_stage(AskStage(vlm, images), initial, run, options)
     if following := [probe for probe in distinct if probe.follows]:
         responses = answers_of(vlm.name, vlm.fingerprint, run).responses
-        then = run_stage(AskStage(vlm, images, responses), following, run, options)
-        report.n_done += then.n_done
-        report.n_skipped += then.n_skipped
-        report.failures += then.failures
+        follow_up = run_stage(AskStage(vlm, images, responses), following, run, options)
+        report.n_done += follow_up.n_done
+        report.n_skipped += follow_up.n_skipped
+        report.failures += follow_up.failures
     return report
 
 

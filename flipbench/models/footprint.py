@@ -62,27 +62,27 @@ class Footprint(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def empty(self, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
         """Return a tensor without values, which counts."""
         with self.fake_mode:
-            made = torch.empty(shape, dtype=dtype)
-        return self.count(made)
+            tensor = torch.empty(shape, dtype=dtype)
+        return self.count(tensor)
 
     def load(self, model: Any) -> Any:
         """Give a model on the meta device weights without values, which count; return it."""
-        made: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # with the old one, to keep its id
+        fakes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # with the old one, to keep its id
         for module in model.modules():
             for tensors in (module._parameters, module._buffers):
-                for name, old in tensors.items():
-                    if old is None:
+                for name, original in tensors.items():
+                    if original is None:
                         continue
-                    if id(old) not in made:
-                        made[id(old)] = (self._without_values(old), old)
-                    tensors[name] = made[id(old)][0]
+                    if id(original) not in fakes:
+                        fakes[id(original)] = (self._without_values(original), original)
+                    tensors[name] = fakes[id(original)][0]
         return model
 
     def _without_values(self, tensor: torch.Tensor) -> torch.Tensor:
-        made = self.empty(*tensor.shape, dtype=tensor.dtype)
+        fake = self.empty(*tensor.shape, dtype=tensor.dtype)
         if isinstance(tensor, nn.Parameter):
-            made = nn.Parameter(made, requires_grad=tensor.requires_grad)
-        return made
+            fake = nn.Parameter(fake, requires_grad=tensor.requires_grad)
+        return fake
 
     def without_values(self, inputs: dict[str, Any]) -> dict[str, Any]:
         """Return a model's inputs with floating-point tensors, such as pixels, without values."""

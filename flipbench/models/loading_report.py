@@ -44,8 +44,8 @@ class LoadingReport:
             tuple(sorted(info.get("missing_keys", ()))),
             tuple(sorted(info.get("unexpected_keys", ()))),
             tuple(
-                f"{name}: {list(stored)} instead of {list(expected)}"
-                for name, stored, expected in sorted(info.get("mismatched_keys", ()))
+                f"{name}: {list(stored_shape)} instead of {list(model_shape)}"
+                for name, stored_shape, model_shape in sorted(info.get("mismatched_keys", ()))
             ),
         )
 
@@ -56,19 +56,20 @@ class LoadingReport:
             ("of another shape", self.mismatched),
         )
         return "; ".join(
-            f"{len(names)} {'tensor is' if len(names) == 1 else 'tensors are'} {how}"
+            f"{len(names)} {'tensor is' if len(names) == 1 else 'tensors are'} {problem}"
             f" ({first_names(names)})"
-            for how, names in counts
+            for problem, names in counts
             if names
         )
 
-    def check(self, part: str, where: str | Path, remedy: str = DAMAGED) -> None:
+    def check(self, part: str, source: str | Path, remedy: str = DAMAGED) -> None:
         """Refuse a checkpoint of which a tensor has not found its place (a `DataError`)."""
         if problems := str(self):
-            raise DataError(f"{weight_file(where)}: not the {part}'s weights: {problems}; {remedy}")
+            file = weight_file(source)
+            raise DataError(f"{file}: not the {part}'s weights: {problems}; {remedy}")
 
 
-def load_pretrained(cls: Any, where: str | Path, part: str, **options: Any) -> Any:
+def load_pretrained(cls: Any, source: str | Path, part: str, **options: Any) -> Any:
     """Load a model of transformers or diffusers whose tensors have all found their places.
 
     ``cls`` has ``from_pretrained``, which gets the options; with ``device_map="meta"`` only names
@@ -80,13 +81,13 @@ def load_pretrained(cls: Any, where: str | Path, part: str, **options: Any) -> A
         options["ignore_mismatched_sizes"] = True
     try:
         model, info = cls.from_pretrained(
-            where, use_safetensors=True, output_loading_info=True, **options
+            source, use_safetensors=True, output_loading_info=True, **options
         )
     except ValueError:
         if of_diffusers:  # its error names the first tensor and advises to draw it at random
-            LoadingReport.read({"mismatched_keys": _mismatched(cls, where)}).check(part, where)
+            LoadingReport.read({"mismatched_keys": _mismatched(cls, source)}).check(part, source)
         raise
-    LoadingReport.read(info | _without_tied_head(model, info)).check(part, where)
+    LoadingReport.read(info | _without_tied_head(model, info)).check(part, source)
     return model
 
 
@@ -98,19 +99,19 @@ def _without_tied_head(model: Any, info: Mapping[str, Any]) -> dict[str, Any]:
     return {"unexpected_keys": [name for name in unexpected if name != "lm_head.weight"]}
 
 
-def _mismatched(cls: Any, where: str | Path) -> list[tuple[str, list[int], list[int]]]:
+def _mismatched(cls: Any, source: str | Path) -> list[tuple[str, list[int], list[int]]]:
     """Return the tensors of a diffusers model that are stored in another shape."""
     import torch
 
     with torch.device("meta"):
-        expected = cls.from_config(cls.load_config(where)).state_dict()
+        model_tensors = cls.from_config(cls.load_config(source)).state_dict()
     mismatched = []
-    for file in Path(where).glob("*.safetensors"):
-        with safe_open(file, framework="pt") as stored:
-            for name in expected.keys() & set(stored.keys()):
-                shape = list(stored.get_slice(name).get_shape())
-                if shape != list(expected[name].shape):
-                    mismatched.append((name, shape, list(expected[name].shape)))
+    for file in Path(source).glob("*.safetensors"):
+        with safe_open(file, framework="pt") as tensors:
+            for name in model_tensors.keys() & set(tensors.keys()):
+                shape = list(tensors.get_slice(name).get_shape())
+                if shape != list(model_tensors[name].shape):
+                    mismatched.append((name, shape, list(model_tensors[name].shape)))
     return mismatched
 
 
@@ -119,10 +120,10 @@ def first_names(names: Collection[str]) -> str:
     return ", ".join([*list(names)[:_NAMED], *(["…"] if len(names) > _NAMED else [])])
 
 
-def weight_file(where: str | Path) -> str:
+def weight_file(source: str | Path) -> str:
     """Return the file with a checkpoint's weights, or where it is if there is not just one."""
-    folder = Path(where)
+    folder = Path(source)
     if not folder.is_dir():
-        return str(where)
+        return str(source)
     files = [*folder.glob(_INDEX)] or [*folder.glob("*.safetensors")]
     return str(files[0] if len(files) == 1 else folder)

@@ -52,12 +52,12 @@ def _check_methods(cls: type, protocol: type, target: str) -> None:
                 f"target: {target} has no method {name}, which a {protocol.__name__} needs"
                 " (flipbench/models/protocols.py)"
             )
-        wanted = list(inspect.signature(getattr(protocol, name)).parameters)
+        parameters = list(inspect.signature(getattr(protocol, name)).parameters)
         try:
-            inspect.signature(method).bind(*wanted)
+            inspect.signature(method).bind(*parameters)
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                f"target: {name} of {target} does not take ({', '.join(wanted)}), as that of a"
+                f"target: {name} of {target} does not take ({', '.join(parameters)}), as that of a"
                 f" {protocol.__name__} does ({error})"
             ) from error
 
@@ -66,18 +66,18 @@ def _methods(protocol: type) -> list[str]:
     return [name for name in vars(protocol) if name == "__call__" or not name.startswith("_")]
 
 
-def check_protocol(thing: Any, protocol: type, what: str) -> Any:
+def check_protocol(thing: Any, protocol: type, label: str) -> Any:
     """Return ``thing`` after checking that it is an object with all that a protocol requires."""
-    missing = [
+    absent = [
         name
         for name in dict.fromkeys([*protocol.__annotations__, *_methods(protocol)])
         if not (callable(thing) if name == "__call__" else hasattr(thing, name))
     ]
     if isinstance(thing, type):
-        raise ConfigError(f"{what}: {thing.__name__} is a class; pass an instance")
-    if missing:
+        raise ConfigError(f"{label}: {thing.__name__} is a class; pass an instance")
+    if absent:
         raise ConfigError(
-            f"{what}: {type(thing).__name__} has no {', '.join(missing)}, which a"
+            f"{label}: {type(thing).__name__} has no {', '.join(absent)}, which a"
             f" {protocol.__name__} needs (flipbench/models/protocols.py)"
         )
     return thing

@@ -65,12 +65,14 @@ def needs_of(probe: Probe) -> frozenset[Capability]:
     >>> sorted(needs_of(probe))
     ['text_only', 'token_logprobs']
     """
-    more: dict[Capability, bool] = {
+    conditions: dict[Capability, bool] = {
         "text_only": not probe.images,
         "sample": probe.temperature > 0,
         "reply_logprobs": probe.token_statistics,
     }
-    return frozenset({_NEEDS[probe.ask], *(name for name, needed in more.items() if needed)})
+    return frozenset(
+        {_NEEDS[probe.ask], *(name for name, applies in conditions.items() if applies)}
+    )
 
 
 _NEEDS: dict[str, Capability] = {

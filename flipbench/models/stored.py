@@ -63,14 +63,14 @@ class StoredResponses(Mapping[str, Response]):
             return _letters_of(self._records.values())
         path = self._run.path / Response.kind / self._fingerprint / COPY
         stamps, shards = _stamps(paths), _summary(paths)
-        if (stored := _read(path, shards)) is not None:
-            return stored
+        if (copied := _read(path, shards)) is not None:
+            return copied
         n_lines = sum(n for _, n in shards.values())
         if n_lines < WORTH_COPYING:
             return _letters_of(self._records.values())
         letters = _letters_of(self._run.read(Response, self._fingerprint))
-        now = self._run.shards(Response, self._fingerprint)
-        if len(letters) == n_lines and _stamps(now) == stamps:
+        shards_after = self._run.shards(Response, self._fingerprint)
+        if len(letters) == n_lines and _stamps(shards_after) == stamps:
             with contextlib.suppress(DataError):  # all works without a copy
                 _write(path, letters, shards)
         return letters
@@ -158,7 +158,7 @@ def _read(
             path, use_threads=False, page_checksum_verification=True, partitioning=None
         )
         made_from = json.loads(table.schema.metadata[_SHARDS])
-        if not shards or made_from != {name: list(known) for name, known in shards.items()}:
+        if not shards or made_from != {name: list(stamp) for name, stamp in shards.items()}:
             return None
         columns = (table[name].to_pylist() for name in ("probe_id", "choice", "letter_share"))
         return {probe_id: (choice, share) for probe_id, choice, share in zip(*columns, strict=True)}

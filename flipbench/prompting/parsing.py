@@ -198,10 +198,10 @@ def _words(reply: str, options: Sequence[str], labels: str) -> Iterator[tuple[se
     words = [label.casefold() for label in labels.split()]
     value = _json_answer(reply)
     reply = value or reply
-    first, *more = reply.split(maxsplit=1) or [""]
-    word = first.strip(_AROUND).casefold()
+    first_word, *remainder = reply.split(maxsplit=1) or [""]
+    word = first_word.strip(_AROUND).casefold()
     if word in words:
-        yield {words.index(word)}, not more or value is not None
+        yield {words.index(word)}, not remainder or value is not None
     answers = (match[1].strip(_AROUND).casefold() for match in _WORD_ANSWER.finditer(reply))
     yield {words.index(answer) for answer in answers if answer in words}, True
     yield _texts(reply, options), False
@@ -260,11 +260,11 @@ class _Rules:
             r"|(?:is|would be) right(?=[.!]|$)"
             r"|(?:选项|選項|项)?(?:是|为)?(?:正确|正確|对的)|です|が正解|이 정답|입니다)"
         )
-        alone = rf"(?<!or )(?<![{letters}] and )(?<![{letters}], )"
+        not_listed = rf"(?<!or )(?<![{letters}] and )(?<![{letters}], )"
         self._whole = re.compile(rf"{_OPEN}([A-Za-z1-9]){_CLOSE}")
         self.answer = re.compile(rf"(?i:{answer}){lone}({either}){ends}{among}")
         self.correct = re.compile(
-            rf"(?<![^\W{_CJK}/])(?<!/){alone}([{letters}]){_CLOSE}(?i:{correct})"
+            rf"(?<![^\W{_CJK}/])(?<!/){not_listed}([{letters}]){_CLOSE}(?i:{correct})"
         )
         self.option = re.compile(
             rf"(?i:\b(?:option|opción|opção|alternativa))\s{_OPEN}({either}){ends}{among}"
@@ -317,23 +317,23 @@ def _json_answer(reply: str) -> str | None:
     except (ValueError, RecursionError):
         return None
     fields = {name.casefold(): field for name, field in value.items()}
-    named = [fields[key] for key in _ANSWER_KEYS if key in fields]
-    if not named or isinstance(named[0], bool) or not isinstance(named[0], str | int):
+    answers = [fields[key] for key in _ANSWER_KEYS if key in fields]
+    if not answers or isinstance(answers[0], bool) or not isinstance(answers[0], str | int):
         return None
-    return str(named[0]).strip()
+    return str(answers[0]).strip()
 
 
 def _last_tokens(reply: str, letters: str) -> set[int]:
     tokens = reply.rsplit(maxsplit=N_LAST_TOKENS)[-N_LAST_TOKENS:]
-    named = set()
+    indices = set()
     for i, token in enumerate(tokens):
         following = tokens[i + 1] if i + 1 < len(tokens) else ""
         if token in _ALSO_WORDS and following[:1].islower() and following not in ("or", "and"):
             continue
         bare = token.strip(_AROUND)
         if len(bare) == 1 and bare in letters:
-            named.add(letters.index(bare))
-    return named
+            indices.add(letters.index(bare))
+    return indices
 
 
 def _texts(reply: str, options: Sequence[str]) -> set[int]:
@@ -343,20 +343,20 @@ def _texts(reply: str, options: Sequence[str]) -> set[int]:
         ((start, -end, index) for index, option in enumerate(options)
          for start, end in _occurrences(_folded_option(option), folded)),
     )  # fmt: skip
-    named, reach, last = set[int](), -1, (-1, -1)
+    indices, reach, last_span = set[int](), -1, (-1, -1)
     for start, negative_end, index in spans:
         end = -negative_end
-        if end > reach or (start, end) == last:
+        if end > reach or (start, end) == last_span:
             if not _is_denied(folded, start, end):
-                named.add(index)
-            reach, last = max(reach, end), (start, end)
-    return named
+                indices.add(index)
+            reach, last_span = max(reach, end), (start, end)
+    return indices
 
 
 def _is_denied(text: str, start: int, end: int) -> bool:
-    before = text[max(0, start - _N_AROUND_TEXT) : start]
+    prefix = text[max(0, start - _N_AROUND_TEXT) : start]
     return bool(
-        _TEXT_DENIED.search(before) or _TEXT_DENIED_AFTER.match(text[end : end + _N_AROUND_TEXT])
+        _TEXT_DENIED.search(prefix) or _TEXT_DENIED_AFTER.match(text[end : end + _N_AROUND_TEXT])
     )
 
 
@@ -383,18 +383,20 @@ def _occurrences(phrase: str, text: str) -> Iterator[tuple[int, int]]:
 
 
 def _begins_word(phrase: str, text: str, start: int) -> bool:
-    before = text[max(0, start - 2) : start]
-    if not before:
+    prefix = text[max(0, start - 2) : start]
+    if not prefix:
         return True
-    if before[-1].isalnum() or before[-1] == "_":
+    if prefix[-1].isalnum() or prefix[-1] == "_":
         return False
     if not phrase[0].isdigit():
         return True
-    return before[-1] not in "-−" and not (before[-1] in ".," and before[0].isdigit())
+    return prefix[-1] not in "-−" and not (prefix[-1] in ".," and prefix[0].isdigit())
 
 
 def _ends_word(phrase: str, text: str, end: int) -> bool:
-    after = text[end : end + 2]
-    if after and (after[0].isalnum() or after[0] == "_"):
+    suffix = text[end : end + 2]
+    if suffix and (suffix[0].isalnum() or suffix[0] == "_"):
         return False
-    return not (phrase[-1].isdigit() and len(after) > 1 and after[0] in ".," and after[1].isdigit())
+    return not (
+        phrase[-1].isdigit() and len(suffix) > 1 and suffix[0] in ".," and suffix[1].isdigit()
+    )

@@ -204,11 +204,11 @@ def _segments(reply: str, marks: Sequence[_Mark]) -> list[_Segment]:
             cut(mark.begin, "plain" if mark.closes else mark.kind, mark.end)
         elif mark.kind == "channel":
             name = reply[mark.end : min(until, mark.end + _MAX_NAME)].split("\n", 1)[0]
-            first = name.split()[0].casefold() if name.strip() else ""
+            channel = name.split()[0].casefold() if name.strip() else ""
             if mark.closes:
                 cut(mark.begin, "plain", mark.end)
             else:
-                cut(mark.begin, _CHANNELS.get(first, "unknown"), mark.end + len(name))
+                cut(mark.begin, _CHANNELS.get(channel, "unknown"), mark.end + len(name))
         elif mark.kind == "message":
             begin = mark.end
         elif mark.kind == "turn end":
@@ -233,13 +233,13 @@ def _segments(reply: str, marks: Sequence[_Mark]) -> list[_Segment]:
 
 def _ends_with_answer(reply: str, marks: Sequence[_Mark]) -> bool:
     """Return whether a marked answer ends a reply, e.g. after reasoning that is never closed."""
-    first, last = marks[-2:]
-    return (first.kind, last.kind, first.closes, last.closes) == (
+    opening, closing = marks[-2:]
+    return (opening.kind, closing.kind, opening.closes, closing.closes) == (
         "answer",
         "answer",
         False,
         True,
-    ) and not reply[last.end :].strip()
+    ) and not reply[closing.end :].strip()
 
 
 def _chosen(reply: str, segments: Sequence[_Segment]) -> WrappedReply:

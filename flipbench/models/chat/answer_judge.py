@@ -71,10 +71,12 @@ class JudgeTask:
 
     @classmethod
     def both_orders(
-        cls, question: str, reply: str, own: str, other: str
+        cls, question: str, reply: str, own_answer: str, other_answer: str
     ) -> tuple[JudgeTask, JudgeTask]:
         """Return the two tasks for one reply: its version's own answer first, and last."""
-        return cls(question, reply, (own, other)), cls(question, reply, (other, own))
+        return cls(question, reply, (own_answer, other_answer)), cls(
+            question, reply, (other_answer, own_answer)
+        )
 
 
 class AnswerJudge:
@@ -170,9 +172,9 @@ def recorded_judge(judge: AnswerJudge, judgements: Iterable[Judgement]) -> Reply
     def choices() -> Mapping[str, str]:
         return {judgement.id: judgement.choice for judgement in judgements}
 
-    def read(question: str, reply: str, own: str, other: str) -> JudgedReply:
-        first, last = JudgeTask.both_orders(question, reply, own, other)
-        pair = choices().get(judge.id_of(first)), choices().get(judge.id_of(last))
+    def read(question: str, reply: str, own_answer: str, other_answer: str) -> JudgedReply:
+        own_first, own_last = JudgeTask.both_orders(question, reply, own_answer, other_answer)
+        pair = choices().get(judge.id_of(own_first)), choices().get(judge.id_of(own_last))
         if None in pair:
             return JudgedReply(None)
         if "unread" in pair:

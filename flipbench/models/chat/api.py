@@ -150,35 +150,35 @@ class ChatAPI:
             "reasoning_effort": spec.reasoning_effort,
         }
         with self._lock:
-            accepted = [name for name in limits if name not in self._rejected]
-            parameters |= {name: request.limit(spec) for name in accepted[:1]}
+            limit_names = [name for name in limits if name not in self._rejected]
+            parameters |= {name: request.limit(spec) for name in limit_names[:1]}
             if request.top_log_probs:
                 parameters |= {"logprobs": True, "top_logprobs": request.top_log_probs}
             if request.schema is not None and spec.structured:
                 parameters["response_format"] = _response_format(request.schema)
-            chosen = {
+            supported = {
                 name: value
                 for name, value in parameters.items()
                 if value is not None and name not in self._rejected
             }
-        return chosen | request.extensions
+        return supported | request.extensions
 
-    def drop_rejected(self, problem: Any, sent: JsonDict) -> bool:
+    def drop_rejected(self, problem: Any, parameters: JsonDict) -> bool:
         """Find the parameter that caused a "bad request", and omit it from now on.
 
         ``problem`` is the error as JSON (message, code, param), ``sent`` the parameters. Returns
         whether one was found, so that the request can be sent again without it. A request with
         vLLM's extensions means nothing without them, and is never changed.
         """
-        if not isinstance(problem, dict) or sent.keys() & EXTENSIONS:
+        if not isinstance(problem, dict) or parameters.keys() & EXTENSIONS:
             return False
         message = str(problem.get("message") or "")
-        if "logprobs" in sent and _LOG_PROBS.search(f"{problem.get('param')} {message}"):
-            return self._omit("logprobs", "top_logprobs", why=f" ({self.scrub.error(message)})")
+        if "logprobs" in parameters and _LOG_PROBS.search(f"{problem.get('param')} {message}"):
+            return self._omit("logprobs", "top_logprobs", reason=f" ({self.scrub.error(message)})")
         about = f"{problem.get('code') or ''} {message}".replace("_", " ")
         param = str(problem.get("param") or "").split(".")[0].split("[")[0]
-        named = [param] if param in _OPTIONAL else _named_in(message)
-        rejected = [name for name in named if name in sent]
+        names = [param] if param in _OPTIONAL else _named_in(message)
+        rejected = [name for name in names if name in parameters]
         # errors about schemas are worded in many ways, and replies can be parsed without one
         if not rejected or not (_REJECTED.search(about) or rejected[0] == "response_format"):
             return False
@@ -271,12 +271,12 @@ class ChatAPI:
             return replace(reply, usage=usage) if isinstance(reply, ChatReply) else reply
         return ServiceError(f"{self.server} rejects all of {', '.join(_OPTIONAL)}")
 
-    def _omit(self, *names: str, why: str = "") -> bool:
+    def _omit(self, *names: str, reason: str = "") -> bool:
         with self._lock:
             if not self._rejected.issuperset(names):
                 self._rejected.update(names)
                 log.warning(
-                    "%s does not support %s%s; continuing without", self.name, names[0], why
+                    "%s does not support %s%s; continuing without", self.name, names[0], reason
                 )
         return True
 
@@ -300,10 +300,10 @@ class ChatAPI:
                 f"{self.server} has no model {self.spec.model!r} and lists none (404); check model"
                 " and base_url (it usually ends in /v1)"
             )
-        listed = ", ".join(offered[:_MAX_MODELS_LISTED])
-        n_more = len(offered) - _MAX_MODELS_LISTED
-        more = f" and {n_more} more" if n_more > 0 else ""
-        return f"{self.server} has no model {self.spec.model!r}; it offers {listed}{more}"
+        models = ", ".join(offered[:_MAX_MODELS_LISTED])
+        if (n_more := len(offered) - _MAX_MODELS_LISTED) > 0:
+            models += f" and {n_more} more"
+        return f"{self.server} has no model {self.spec.model!r}; it offers {models}"
 
 
 def recorded(parameters: JsonDict) -> JsonDict:
@@ -314,8 +314,8 @@ def recorded(parameters: JsonDict) -> JsonDict:
     return parameters | {"response_format": name}
 
 
-def _first(given: Any, default: Any) -> Any:
-    return default if given is None else given
+def _first(value: Any, default: Any) -> Any:
+    return default if value is None else value
 
 
 def _key(spec: ChatSpec) -> str:
@@ -355,14 +355,14 @@ def _problem(error: Any) -> JsonDict | None:
             message = json.dumps(message)
         except RecursionError:
             message = "an error nested too deeply"
-    named = {name: problem.get(name) for name in ("code", "param")}
+    details = {name: problem.get(name) for name in ("code", "param")}
     return {
         "message": message,
-        **{name: value for name, value in named.items() if isinstance(value, str | int)},
+        **{name: value for name, value in details.items() if isinstance(value, str | int)},
     }
 
 
 def _named_in(message: str) -> list[str]:
-    named = [(m.start(), n) for n in _OPTIONAL if (m := re.search(rf"\b{n}\b", message))]
+    places = [(m.start(), n) for n in _OPTIONAL if (m := re.search(rf"\b{n}\b", message))]
     # "max_tokens is not supported; use max_completion_tokens instead" names both
-    return [name for _, name in sorted(named)]
+    return [name for _, name in sorted(places)]

@@ -98,17 +98,17 @@ class BatchAPI:
         replies: _Replies = {}
         try:
             for shard in self._finish(shards):  # sent by an earlier call
-                stored = self._replies(shard, requests, count=shard.name in pending)
+                shard_replies = self._replies(shard, requests, count=shard.name in pending)
                 if shard.name in pending:  # as if there had been no interruption
-                    replies.update({k: r for k, r in stored.items() if not _is_transient(r)})
-                replies.update({k: r for k, r in stored.items() if isinstance(r, ChatReply)})
+                    replies.update({k: r for k, r in shard_replies.items() if not _is_transient(r)})
+                replies.update({k: r for k, r in shard_replies.items() if isinstance(r, ChatReply)})
             if replies:
                 log.info("%d of %d replies exist already", len(replies), len(requests))
             for _ in range(self.max_rounds):
-                missing = {k: r for k, r in requests.items() if _is_transient(replies.get(k))}
-                if not missing:
+                unanswered = {k: r for k, r in requests.items() if _is_transient(replies.get(k))}
+                if not unanswered:
                     break
-                replies |= self._round(missing, images)
+                replies |= self._round(unanswered, images)
         except _StopError as stop:
             return {
                 key: reply if isinstance(reply := replies.get(key), ChatReply) else stop.reason
@@ -119,25 +119,26 @@ class BatchAPI:
             for key, reply in replies.items()
         }
 
-    def _round(self, missing: dict[str, ChatRequest], images: ImageStore) -> _Replies:
+    def _round(self, requests: dict[str, ChatRequest], images: ImageStore) -> _Replies:
         """Send the missing requests and wait; a request without a reply gets an error."""
         replies: _Replies = {
-            key: _TransientError(f"the batch ended without a reply to {key}") for key in missing
+            key: _TransientError(f"the batch ended without a reply to {key}") for key in requests
         }
         shards = [
-            self._submit(path, sent) for path, sent in self._write_shards(missing, images, replies)
+            self._submit(path, parameters)
+            for path, parameters in self._write_shards(requests, images, replies)
         ]
         for shard in self._finish(shards):
-            replies |= self._replies(shard, missing, count=True)
+            replies |= self._replies(shard, requests, count=True)
         return replies
 
     def _write_shards(
-        self, missing: dict[str, ChatRequest], images: ImageStore, replies: _Replies
+        self, requests: dict[str, ChatRequest], images: ImageStore, replies: _Replies
     ) -> Iterator[tuple[Path, dict[str, JsonDict]]]:
         """Yield one input file after another; requests that cannot be sent fail in ``replies``."""
         path, n_bytes = self.folder.new_input(), 0
-        sent: dict[str, JsonDict] = {}
-        for key, request in missing.items():
+        parameters: dict[str, JsonDict] = {}
+        for key, request in requests.items():
             try:
                 line = self._line(key, request, images)
             except FlipbenchError as error:
@@ -149,27 +150,31 @@ class BatchAPI:
                     " a batch; make its images smaller"
                 )
                 continue
-            if sent and (len(sent) == self.max_requests or n_bytes + len(line) > self.max_bytes):
-                yield path, sent
-                path, sent, n_bytes = self.folder.new_input(), {}, 0
+            if parameters and (
+                len(parameters) == self.max_requests or n_bytes + len(line) > self.max_bytes
+            ):
+                yield path, parameters
+                path, parameters, n_bytes = self.folder.new_input(), {}, 0
             path.touch(mode=PRIVATE)
             with path.open("ab") as file:
                 file.write(line)
             n_bytes += len(line)
-            sent[key] = recorded(self.api.parameters(request))
-        if sent:
-            yield path, sent
+            parameters[key] = recorded(self.api.parameters(request))
+        if parameters:
+            yield path, parameters
 
     def _line(self, key: str, request: ChatRequest, images: ImageStore) -> bytes:
         body = self.api.body(request, images)
         row = {"custom_id": key, "method": "POST", "url": ENDPOINT, "body": body}
         return json.dumps(row, ensure_ascii=False).encode() + b"\n"
 
-    def _submit(self, path: Path, sent: dict[str, JsonDict]) -> Shard:
+    def _submit(self, path: Path, parameters: dict[str, JsonDict]) -> Shard:
         """Upload a file and create a batch; the state is on disk after each step."""
         client = self.api.client.with_options(timeout=_FILE_SECONDS)
         uploaded = self._call(client.files.create, file=path, purpose="batch")
-        shard = Shard(name=path.stem.split(".")[0], sent=sent, file_id=self._text(uploaded, "id"))
+        shard = Shard(
+            name=path.stem.split(".")[0], sent=parameters, file_id=self._text(uploaded, "id")
+        )
         self.folder.keep(shard)
         path.unlink()
         return self._create(shard)
@@ -177,7 +182,7 @@ class BatchAPI:
     def _create(self, shard: Shard) -> Shard:
         """Create the batch of an uploaded file, once, even if the server's response is lost."""
         client = self.api.client.with_options(max_retries=0)
-        for left in reversed(range(self.api.spec.max_retries + 1)):
+        for n_left in reversed(range(self.api.spec.max_retries + 1)):
             try:
                 batch = self._call(
                     client.batches.create,
@@ -186,7 +191,7 @@ class BatchAPI:
                     completion_window="24h",
                 )
             except _StopError as stop:
-                if isinstance(stop.reason, PrerequisiteError) or not left:
+                if isinstance(stop.reason, PrerequisiteError) or not n_left:
                     raise
                 time.sleep(self.poll_seconds)
                 if adopted := self._adopt(shard):
@@ -201,7 +206,7 @@ class BatchAPI:
         """Wait until every batch has ended and its files are here, at most `max_wait_seconds`."""
         end = time.monotonic() + self.max_wait_seconds
         pending = {shard.name: shard for shard in shards if not shard.collected}
-        done = [shard for shard in shards if shard.collected]
+        collected = [shard for shard in shards if shard.collected]
         for shard in list(pending.values()):
             if shard.batch_id is None:  # killed between upload and creation of the batch
                 pending[shard.name] = self._adopt(shard) or self._create(shard)
@@ -212,7 +217,7 @@ class BatchAPI:
                     batch = self._call(self.api.client.batches.retrieve, shard.batch_id)
                     status = self._text(batch, "status")
                     if status in _ENDED:
-                        done.append(self._collect(pending[shard.name], batch, status))
+                        collected.append(self._collect(pending[shard.name], batch, status))
                         del pending[shard.name]
                     elif status != shard.status:
                         if status in _WORKING:
@@ -234,7 +239,7 @@ class BatchAPI:
                 raise self._overdue(list(pending.values()))
             if pending:
                 time.sleep(self.poll_seconds)
-        return done
+        return collected
 
     def _overdue(self, pending: Sequence[Shard]) -> _StopError:
         """Return the error for batches that do not end."""
@@ -242,10 +247,10 @@ class BatchAPI:
             f"{shard.batch_id} is still {self.api.scrub.error(repr(shard.status))}"
             for shard in pending[:_MAX_NAMED]
         )
-        more = f" and {len(pending) - _MAX_NAMED} more" if len(pending) > _MAX_NAMED else ""
+        remainder = f" and {len(pending) - _MAX_NAMED} more" if len(pending) > _MAX_NAMED else ""
         return _StopError(
             ServiceError(
-                f"{self.api.server}: batch {states}{more} after waiting for"
+                f"{self.api.server}: batch {states}{remainder} after waiting for"
                 f" {self.max_wait_seconds / 3600:g} hours; run the same command again to wait"
                 f" longer, or move {self.folder.path} away to send the requests again"
             )
@@ -294,8 +299,8 @@ class BatchAPI:
         for key in requests.keys() & shard.sent.keys():
             if shard.status in ("failed", "cancelled"):
                 failure = _TransientError if shard.code in _TRANSIENT else ServiceError
-                why = f": {shard.problem}" if shard.problem else ""
-                replies[key] = failure(f"batch {shard.batch_id} was {shard.status}{why}")
+                reason = f": {shard.problem}" if shard.problem else ""
+                replies[key] = failure(f"batch {shard.batch_id} was {shard.status}{reason}")
         n_rows: Counter[str] = Counter()
         for row in itertools.chain(*(self.folder.rows(shard, k) for k in ("error", "output"))):
             key = str(row.get("custom_id"))
@@ -309,20 +314,22 @@ class BatchAPI:
                 replies[key] = reply
         for key, n in n_rows.items():
             if n > 1:
-                good = isinstance(replies[key], ChatReply)
-                which = "the first good one is used" if good else "none is good"
-                log.warning("batch %s: %d replies to %s; %s", shard.batch_id, n, key, which)
+                is_good = isinstance(replies[key], ChatReply)
+                outcome = "the first good one is used" if is_good else "none is good"
+                log.warning("batch %s: %d replies to %s; %s", shard.batch_id, n, key, outcome)
         return replies
 
     def _reply(
-        self, row: JsonDict, request: ChatRequest, sent: JsonDict
+        self, row: JsonDict, request: ChatRequest, parameters: JsonDict
     ) -> tuple[ChatReply | Exception, JsonDict]:
         """Read one line of an output or error file: the reply and its usage."""
         response = _dict(row.get("response"))
         body = response.get("body")
         status = response.get("status_code")
         if status == 200:
-            reply, usage = read_reply(body, self.api.spec, request, sent, price_factor=BATCH_PRICE)
+            reply, usage = read_reply(
+                body, self.api.spec, request, parameters, price_factor=BATCH_PRICE
+            )
             usage["server"] = self.api.server
             if isinstance(request_id := response.get("request_id"), str) and request_id:
                 usage["request_id"] = request_id
@@ -334,15 +341,15 @@ class BatchAPI:
         if not problem:
             message = str(row.get("error") or body or "the reply is malformed")
         message = self.api.scrub.error(message)
-        if status == 400 and self.api.drop_rejected(problem, sent):
+        if status == 400 and self.api.drop_rejected(problem, parameters):
             return _TransientError(message), {}
         if code == "model_not_found" or status == 404:
             message = f"{self.api.server} has no model {self.name!r}: {message}"
             return PrerequisiteError(message), {}
-        broken = isinstance(status, int) and (status in (408, 409, 429) or status >= 500)
-        kind = _TransientError if broken or code in _TRANSIENT else ServiceError
-        what = self.api.scrub.error(str(status or code or "no status"))
-        return kind(f"{self.api.server}, in a batch: {what}: {message}"), {}
+        is_server_error = isinstance(status, int) and (status in (408, 409, 429) or status >= 500)
+        kind = _TransientError if is_server_error or code in _TRANSIENT else ServiceError
+        status_or_code = self.api.scrub.error(str(status or code or "no status"))
+        return kind(f"{self.api.server}, in a batch: {status_or_code}: {message}"), {}
 
     def _text(self, thing: Any, name: str) -> str:
         """Return a text that the server must send, such as a batch's id, without the key."""

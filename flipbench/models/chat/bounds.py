@@ -61,8 +61,8 @@ class _RedirectRefused(Exception): ...
 async def _refuse_other_server(response: Any) -> None:
     if response.has_redirect_location:
         location = response.headers["location"]
-        if why := leads_elsewhere(str(response.request.url), location, "base_url"):
-            raise _RedirectRefused(why)
+        if reason := leads_elsewhere(str(response.request.url), location, "base_url"):
+            raise _RedirectRefused(reason)
 
 
 async def _read(response: Any) -> Any:
@@ -123,11 +123,11 @@ class RateLimiter:
     def wait(self, *costs: float) -> None:
         """Wait until a request with these costs, one for each limit, may be sent."""
         with self._lock:
-            now = time.monotonic()
-            start = max(now, *self._free_at)
+            time_now = time.monotonic()
+            start = max(time_now, *self._free_at)
             self._free_at = [
-                start + cost * each if each else 0.0
-                for cost, each in zip(costs, self._seconds_each, strict=True)
+                start + cost * seconds if seconds else 0.0
+                for cost, seconds in zip(costs, self._seconds_each, strict=True)
             ]
-        if start > now:
-            time.sleep(start - now)
+        if start > time_now:
+            time.sleep(start - time_now)

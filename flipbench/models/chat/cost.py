@@ -81,8 +81,8 @@ def estimate_cost(
     price_factor : float
         0.5 for the Batch API.
     """
-    counted = [request.n_tokens(spec) for request in requests]
-    n_text, n_image = sum(text for text, _ in counted), sum(image for _, image in counted)
+    token_counts = [request.n_tokens(spec) for request in requests]
+    n_text, n_image = sum(text for text, _ in token_counts), sum(image for _, image in token_counts)
     n = len(requests)
     n_out = n * min(typical_tokens + spec.reasoning_budget // 2, spec.limit)
     usd, usd_at_most = (spec.usd(n_text + n_image, out) for out in (n_out, n * spec.limit))

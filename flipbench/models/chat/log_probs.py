@@ -70,7 +70,7 @@ def _prompt_token(row: JsonDict) -> PromptToken:
 
 
 def reply_tokens(
-    before: Sequence[PromptToken], whole: Sequence[PromptToken]
+    prompt: Sequence[PromptToken], whole: Sequence[PromptToken]
 ) -> tuple[PromptToken, ...]:
     """Return the tokens of a given reply: those of the whole conversation after the prompt's.
 
@@ -80,8 +80,8 @@ def reply_tokens(
         If the conversation does not begin with the prompt's tokens, nothing follows them, or a
         token's log-probability is missing.
     """
-    n = len(before)
-    if [token.id for token in whole[:n]] != [token.id for token in before]:
+    n = len(prompt)
+    if [token.id for token in whole[:n]] != [token.id for token in prompt]:
         raise ValueError(
             "the prompt's tokens change when a reply follows, so it is unknown where the reply"
             " begins"
@@ -130,8 +130,8 @@ def checked(value: Any, token: str) -> float:
 
 def by_id(first_tokens: Sequence[tuple[str, float]], ids: Sequence[int]) -> list[float | None]:
     """Return the log-probabilities of tokens that the server names by id; None: not returned."""
-    found = dict(first_tokens)
-    return [found.get(f"{_TOKEN_ID}{i}") for i in ids]
+    by_name = dict(first_tokens)
+    return [by_name.get(f"{_TOKEN_ID}{i}") for i in ids]
 
 
 def reply_statistics(
@@ -142,7 +142,7 @@ def reply_statistics(
     Means and deviations are those of the most likely tokens, renormalised, since a server returns
     no others; a local checkpoint's are over its whole vocabulary.
     """
-    own = [value for value, _ in token_log_probs]
+    log_probs = [value for value, _ in token_log_probs]
     means, deviations = [], []
     for _, top in token_log_probs:
         log_p = np.array(top) - np.logaddexp.reduce(top)
@@ -150,9 +150,9 @@ def reply_statistics(
         means.append(round(mean, 5))
         deviations.append(round(float(np.sqrt(np.exp(log_p) @ (log_p - mean) ** 2)), 5))
     return {
-        "log_likelihood": float(sum(own)),
-        "n_tokens": len(own),
-        "token_log_probs": tuple(round(value, 5) for value in own),
+        "log_likelihood": float(sum(log_probs)),
+        "n_tokens": len(log_probs),
+        "token_log_probs": tuple(round(value, 5) for value in log_probs),
         "token_means": tuple(means),
         "token_deviations": tuple(deviations),
     }
@@ -195,12 +195,12 @@ def letter_fields(
     >>> letter_fields([-3.0, -0.1])["choice"], letter_fields([-8.0, -9.0])["choice"]
     (1, -1)
     """
-    known = [value for value in log_probs if value is not None]
-    share = round(min(1.0, math.fsum(map(math.exp, (*known, *spellings)))), 5)
+    returned = [value for value in log_probs if value is not None]
+    share = round(min(1.0, math.fsum(map(math.exp, (*returned, *spellings)))), 5)
     means_one = share >= LEAST_SHARE or labels.isdigit()
     return {
-        "choice": log_probs.index(max(known)) if means_one else -1,
-        "option_log_probs": tuple(known) if len(known) == len(log_probs) else (),
+        "choice": log_probs.index(max(returned)) if means_one else -1,
+        "option_log_probs": tuple(returned) if len(returned) == len(log_probs) else (),
         "letter_share": share,
     }
 

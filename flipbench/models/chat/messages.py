@@ -81,13 +81,13 @@ class ChatRequest:
         """Return a hash of the request and of the settings it is sent with."""
         schema = self.schema.model_json_schema() if self.schema else None
         images = [ref.sha256 for ref in self.images]
-        given = [
+        optional = [
             ((self.max_tokens, self.top_log_probs), (None, 0)),
             ((self.temperature, self.seed), (None, None)),
             ((self.reply, self.prompt_log_probs, self.token_ids), ("", False, ())),
         ]
-        more = [value for values, none in given if values != none for value in values]
-        return content_id("chat", settings, self.instruction, self.text, images, schema, *more)
+        extras = [value for values, defaults in optional if values != defaults for value in values]
+        return content_id("chat", settings, self.instruction, self.text, images, schema, *extras)
 
     def limit(self, spec: ChatSpec) -> int:
         """Return the most tokens the reply may cost, including hidden reasoning."""
@@ -109,14 +109,17 @@ class ChatRequest:
     @property
     def extensions(self) -> JsonDict:
         """VLLM's parameters beyond OpenAI's protocol that the request needs."""
-        more: JsonDict = {}
+        parameters: JsonDict = {}
         if self.reply:
-            more |= {"continue_final_message": True, "add_generation_prompt": False}
+            parameters |= {"continue_final_message": True, "add_generation_prompt": False}
         if self.prompt_log_probs:
-            more["prompt_logprobs"] = 0  # the prompt's own tokens alone
+            parameters["prompt_logprobs"] = 0  # the prompt's own tokens alone
         if self.token_ids:
-            more |= {"logprob_token_ids": [*self.token_ids], "return_tokens_as_token_ids": True}
-        return more
+            parameters |= {
+                "logprob_token_ids": [*self.token_ids],
+                "return_tokens_as_token_ids": True,
+            }
+        return parameters
 
     def n_tokens(self, spec: ChatSpec) -> tuple[int, int]:
         """Estimate the request's tokens of text and of images."""
@@ -173,7 +176,7 @@ def ask_each(
     tasks: Sequence[Task],
     images: ImageStore,
     request: Callable[[Task], ChatRequest],
-    read: Callable[[Task, ChatReply], Result | Exception],
+    parse: Callable[[Task, ChatReply], Result | Exception],
 ) -> list[Result | Exception]:
     """Ask about each task and return what ``read`` makes of the replies, in order.
 
@@ -183,7 +186,7 @@ def ask_each(
     replies = iter(chat.ask([r for r in requests if isinstance(r, ChatRequest)], images))
     answers = [r if isinstance(r, DataError) else next(replies) for r in requests]
     return [
-        answer if isinstance(answer, Exception) else read(task, answer)
+        answer if isinstance(answer, Exception) else parse(task, answer)
         for task, answer in zip(tasks, answers, strict=True)
     ]
 
@@ -219,7 +222,12 @@ def read_json(text: str, schema: type[Schema]) -> Schema | None:
 
 
 def read_reply(
-    body: Any, spec: ChatSpec, request: ChatRequest, sent: JsonDict, *, price_factor: float = 1.0
+    body: Any,
+    spec: ChatSpec,
+    request: ChatRequest,
+    parameters: JsonDict,
+    *,
+    price_factor: float = 1.0,
 ) -> tuple[ChatReply | ServiceError, JsonDict]:
     """Read a chat completion, whatever the server sent.
 
@@ -245,7 +253,7 @@ def read_reply(
         place = [str(part) for part in error.errors()[0]["loc"] if part not in _UNION_TYPES]
         odd = f"; {'.'.join(place)} is malformed" if place else ""
         return ServiceError(f"the server's reply is not a chat completion: {_short(body)}{odd}"), {}
-    usage = _usage(body, spec, request, sent, price_factor)
+    usage = _usage(body, spec, request, parameters, price_factor)
     if not body["choices"]:
         return ServiceError("the server's reply contains no choices"), usage
     choice = body["choices"][0]
@@ -259,8 +267,8 @@ def read_reply(
         return _prompt(body.get("prompt_logprobs"), usage), usage
     text = _visible_text(message.get("content")) or message.get("refusal") or ""
     limit = request.limit(spec)
-    most = _MOST_CHARACTERS + _MOST_CHARACTERS_PER_TOKEN * limit
-    if len(text) > most and not request.may_be_empty:
+    max_characters = _MOST_CHARACTERS + _MOST_CHARACTERS_PER_TOKEN * limit
+    if len(text) > max_characters and not request.may_be_empty:
         return ServiceError(
             f"the server sent {len(text):,} characters, but was asked for at most {limit} tokens"
         ), usage
@@ -291,7 +299,7 @@ def _answer(
     """Read the reply to a question, but never mistake reasoning for an answer."""
     try:
         tokens = [most_likely(token) for token in log_probs or []]
-        own = [float(token["logprob"]) for token in log_probs or []]
+        log_p_reply = [float(token["logprob"]) for token in log_probs or []]
     except INVALID as error:
         return _invalid(error)
     wrapped = split_wrapped(text)
@@ -307,7 +315,8 @@ def _answer(
         reasoned=is_hidden or bool(wrapped.reasoning),
         first_tokens=tokens[0] if tokens else (),
         token_log_probs=tuple(
-            (value, tuple(v for _, v in top)) for value, top in zip(own, tokens, strict=True)
+            (value, tuple(v for _, v in top))
+            for value, top in zip(log_p_reply, tokens, strict=True)
         ),
         cut_off=reason == "length",
     )
@@ -323,24 +332,24 @@ def _why_empty(
 ) -> str:
     """Return why a reply has no answer, and the remedy."""
     n_tokens = usage.get("completion_tokens")
-    spent = f" ({n_tokens:g} tokens used)" if n_tokens else ""
+    tokens_used = f" ({n_tokens:g} tokens used)" if n_tokens else ""
     setting = "max_tokens" if request.max_tokens is None else "max_new_tokens"
     if spec.traits.reasoning:
         remedy = f"raise reasoning_tokens (now {spec.reasoning_tokens})"
     else:
         remedy = "set reasoning: true, which adds reasoning_tokens to the limit"
     if message.get("tool_calls") or message.get("function_call"):
-        return f"the model called a tool and wrote no text{spent}; serve it without tools"
+        return f"the model called a tool and wrote no text{tokens_used}; serve it without tools"
     if _has_reasoning(message) or usage.get("reasoning_tokens") or split_wrapped(text).reasoning:
-        return f"the reply may have ended within the model's reasoning{spent}; {remedy}"
+        return f"the reply may have ended within the model's reasoning{tokens_used}; {remedy}"
     if reason == "length":
         return (
             f"the reply was cut off at its limit of {request.limit(spec)} tokens, before any text;"
             f" raise {setting}, or if the model reasons first, {remedy}"
         )
     return (
-        f"the model returned an empty text{spent}; run the same command again; if it stays empty"
-        f" and the model reasons first, {remedy}"
+        f"the model returned an empty text{tokens_used}; run the same command again; if it stays"
+        f" empty and the model reasons first, {remedy}"
     )
 
 
@@ -356,7 +365,7 @@ def _invalid(error: Exception) -> ServiceError:
 
 
 def _usage(
-    body: JsonDict, spec: ChatSpec, request: ChatRequest, sent: JsonDict, price_factor: float
+    body: JsonDict, spec: ChatSpec, request: ChatRequest, parameters: JsonDict, price_factor: float
 ) -> JsonDict:
     """Return a completion's costs and origin, for a record."""
     counts = body.get("usage") or {}
@@ -376,7 +385,7 @@ def _usage(
         "cost_usd": None if usd is None or not counts else usd * price_factor,
         "system_fingerprint": body.get("system_fingerprint"),
         "completion_id": body.get("id"),
-        "sent": sent,
+        "sent": parameters,
     }
     return {name: value for name, value in usage.items() if value is not None}
 

@@ -114,7 +114,7 @@ def load_prompt(
     *,
     needs: Collection[str] = (),
     hides: Collection[str] = (),
-    known: Collection[str] = PLACEHOLDERS,
+    placeholders: Collection[str] = PLACEHOLDERS,
 ) -> PromptFile:
     """Read a prompt by name from ``folder``, or from a ``.txt`` file of your own.
 
@@ -128,7 +128,7 @@ def load_prompt(
         Placeholders that it must have.
     hides : collection of str
         Placeholders that it must not have, as the model must not know them.
-    known : collection of str
+    placeholders : collection of str
         All placeholders that it may have.
 
     Raises
@@ -140,15 +140,14 @@ def load_prompt(
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        known = sorted(file.stem for file in folder.glob("*.txt"))
-        close = nearest(str(name), known)
+        names = sorted(file.stem for file in folder.glob("*.txt"))
         raise ConfigError(
-            f"{path}: no such prompt{close}; choose one of {', '.join(known)}, or give the path of"
-            " your own .txt file"
+            f"{path}: no such prompt{nearest(str(name), names)}; choose one of {', '.join(names)},"
+            " or give the path of your own .txt file"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read ({error})") from error
-    prompt = _read(text, path, known)
+    prompt = _read(text, path, placeholders)
     for placeholder in needs:
         if placeholder not in prompt.placeholders:
             raise ConfigError(f"{path}: the prompt does not use {{{placeholder}}}; add it")
@@ -160,7 +159,7 @@ def load_prompt(
     return prompt
 
 
-def _read(text: str, path: Path, known: Collection[str]) -> PromptFile:
+def _read(text: str, path: Path, placeholders: Collection[str]) -> PromptFile:
     text = text.replace("\r\n", "\n")
     head, *texts = _SEPARATOR.split(text, maxsplit=2)
     header = _header(head, path) if len(texts) == 2 else {}
@@ -187,26 +186,28 @@ def _read(text: str, path: Path, known: Collection[str]) -> PromptFile:
         verbatim=verbatim,
         quotes=header.get("quoted", False),
     )
-    _check_placeholders(prompt, path, known)
+    _check_placeholders(prompt, path, placeholders)
     return prompt
 
 
-def _check_placeholders(prompt: PromptFile, path: Path, known: Collection[str]) -> None:
-    declared, used = prompt.placeholders, _PLACEHOLDER.findall(prompt.item)
+def _check_placeholders(prompt: PromptFile, path: Path, placeholders: Collection[str]) -> None:
+    declared, in_item = prompt.placeholders, _PLACEHOLDER.findall(prompt.item)
     in_instruction = _PLACEHOLDER.findall(prompt.instruction)
     if prompt.verbatim:  # all other braces are part of the text
-        used = [name for name in used if name in declared]
+        in_item = [name for name in in_item if name in declared]
         in_instruction = [name for name in in_instruction if name in declared]
-    for name in (*declared, *used):
-        if name not in known:
-            raise ConfigError(f"{path}: unknown placeholder {{{name}}}{nearest(name, list(known))}")
-    if prompt.verbatim and known is PLACEHOLDERS:
-        used, in_instruction = [*used, *in_instruction], []
-    if unused := set(declared) - set(used):
+    for name in (*declared, *in_item):
+        if name not in placeholders:
+            raise ConfigError(
+                f"{path}: unknown placeholder {{{name}}}{nearest(name, list(placeholders))}"
+            )
+    if prompt.verbatim and placeholders is PLACEHOLDERS:
+        in_item, in_instruction = [*in_item, *in_instruction], []
+    if unused := set(declared) - set(in_item):
         raise ConfigError(f"{path}: {{{min(unused)}}} is declared but not used in the item's part")
-    if undeclared := set(used) - set(declared):
+    if undeclared := set(in_item) - set(declared):
         raise ConfigError(f"{path}: {{{min(undeclared)}}} is used but not declared in the header")
-    if misplaced := [name for name in in_instruction if name in known]:
+    if misplaced := [name for name in in_instruction if name in placeholders]:
         raise ConfigError(
             f"{path}: {{{misplaced[0]}}} is in the instruction, which is the same for every item;"
             " move it to the item's part"

@@ -41,15 +41,17 @@ class RecordedWordings:
         self._others: dict[str, tuple[str, ...]] = {}
         self._levels: dict[str, dict[str, str]] = {}
         for wording in wordings:
-            others = wording.candidates or (wording.question,)
-            self._others[wording.item_id] = others
-            self._levels[wording.item_id] = dict(zip(others, wording.levels, strict=False))
+            wordings_of_item = wording.candidates or (wording.question,)
+            self._others[wording.item_id] = wordings_of_item
+            self._levels[wording.item_id] = dict(
+                zip(wordings_of_item, wording.levels, strict=False)
+            )
 
     def __call__(self, item: Item, text: str) -> list[str]:
         """Return ``text`` in other words; empty if no other wording is known."""
         source = as_question(item)
-        others = self._others.get(source.id, ()) if source.question in text else ()
-        return [text.replace(source.question, o, 1) for o in others if o != source.question]
+        alternatives = self._others.get(source.id, ()) if source.question in text else ()
+        return [text.replace(source.question, o, 1) for o in alternatives if o != source.question]
 
     def level_of(self, item: Item, text: str) -> str:
         """Return what a wording of the item's question changes; empty if its writer did not say."""
@@ -84,12 +86,12 @@ class BackTranslation:
 
     def __call__(self, items: Sequence[Item]) -> list[Record | Exception]:
         """Translate a batch, there and then back."""
-        there = self._translate([item.question for item in items], self.via)
-        texts = [reply.text for reply in there if not isinstance(reply, Exception)]
+        translations = self._translate([item.question for item in items], self.via)
+        texts = [reply.text for reply in translations if not isinstance(reply, Exception)]
         back = iter(self._translate(texts, _HOME))
         return [
             reply if isinstance(reply, Exception) else self._wording(item, reply, next(back))
-            for item, reply in zip(items, there, strict=True)
+            for item, reply in zip(items, translations, strict=True)
         ]
 
     def _translate(self, texts: Sequence[str], language: str) -> Sequence[ChatReply | Exception]:
@@ -97,9 +99,9 @@ class BackTranslation:
         return self.chat.ask([ChatRequest(instruction, text) for text in texts], self.images)
 
     def _wording(
-        self, item: Item, there: ChatReply, back: ChatReply | Exception
+        self, item: Item, translation: ChatReply, back: ChatReply | Exception
     ) -> Wording | Exception:
         if isinstance(back, Exception):
             return back
-        usage = {"there": there.usage, "back": back.usage}
+        usage = {"there": translation.usage, "back": back.usage}
         return Wording(item_id=item.id, **self._made_by, question=back.text.strip(), usage=usage)

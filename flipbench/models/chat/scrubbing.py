@@ -110,42 +110,42 @@ class Scrubber:
         return line if clean == value else json.dumps(clean).encode()
 
     def _without_pieces(self, text: str) -> str:
-        kept, position = [], 0
+        parts, position = [], 0
         while match := self._piece.search(text, position):
             end = match.end()
             while end < len(text) and self._contains(text[match.start() : end + 1]):
                 end += 1
-            kept += [text[position : match.start()], _HIDDEN]
+            parts += [text[position : match.start()], _HIDDEN]
             position = end
-        return "".join([*kept, text[position:]])
+        return "".join([*parts, text[position:]])
 
     def _contains(self, piece: str) -> bool:
         return any(piece in spelling for spelling in self._spellings)
 
     def _without_masked(self, text: str) -> str:
         """Hide what stands around a mask if it belongs to the key."""
-        kept, position = [], 0
+        parts, position = [], 0
         for mask in _MASK.finditer(text):
             start, end = mask.span()
             if start < position or not self._shows(
                 text[max(position, start - _MAX_PART) : start], text[end : end + 5]
             ):
                 continue
-            before = text[max(position, start - _MAX_PART) : start]
-            part = _PART.match(before[::-1])
+            prefix = text[max(position, start - _MAX_PART) : start]
+            part = _PART.match(prefix[::-1])
             start -= part.end() if part else 0
             part = _PART.match(text, end, end + _MAX_PART)
-            kept += [text[position:start], _HIDDEN]
+            parts += [text[position:start], _HIDDEN]
             position = part.end() if part else end
-        return "".join([*kept, text[position:]])
+        return "".join([*parts, text[position:]])
 
-    def _shows(self, before: str, after: str) -> bool:
+    def _shows(self, prefix: str, suffix: str) -> bool:
         """Whether a text ends as the key begins, or either text has five letters of the key."""
-        if before[-3:] in self._key and len(before) > 2:
-            longest = min(len(before), len(self._key))
-            if any(before.endswith(self._key[:n]) for n in range(3, longest + 1)):
+        if prefix[-3:] in self._key and len(prefix) > 2:
+            longest = min(len(prefix), len(self._key))
+            if any(prefix.endswith(self._key[:n]) for n in range(3, longest + 1)):
                 return True
-        return any(len(part) == 5 and part in self._key for part in (before[-5:], after))
+        return any(len(part) == 5 and part in self._key for part in (prefix[-5:], suffix))
 
 
 def parse(data: bytes) -> Any:

@@ -83,8 +83,8 @@ class ManagedVLM:
     def __getattr__(self, name: str) -> Any:
         if name != "can":  # which is as recorded, or found by asking the server
             raise AttributeError(name)
-        if known := self.servers_used:
-            self.can = frozenset(known[-1]["can"])
+        if servers := self.servers_used:
+            self.can = frozenset(servers[-1]["can"])
         else:
             self._ready()
         return self.can
@@ -93,10 +93,10 @@ class ManagedVLM:
     def servers_used(self) -> list[JsonDict]:
         """The servers that gave its stored responses, as recorded."""
         try:
-            found = json.loads(self._record.read_text())
+            servers = json.loads(self._record.read_text())
         except (OSError, ValueError):
             return []
-        return found if isinstance(found, list) else []
+        return servers if isinstance(servers, list) else []
 
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
         """Answer a batch, in order; a server that does not start, or ends, concerns all."""
@@ -133,19 +133,22 @@ class ManagedVLM:
                 " was altered; restore it, or delete the folder and run 'flipbench contaminate'"
             )
         self._check_places()
-        where = f"models.{self.name}.engine"
+        setting = f"models.{self.name}.engine"
         if self._adapter:
-            rank, most = read_object(Path(self._path) / ADAPTER).get("r"), self.engine.max_lora_rank
-            if not isinstance(rank, int) or rank > (most or 0):
+            rank, max_rank = (
+                read_object(Path(self._path) / ADAPTER).get("r"),
+                self.engine.max_lora_rank,
+            )
+            if not isinstance(rank, int) or rank > (max_rank or 0):
                 raise ConfigError(
-                    f"{where}: {self._path} is an adapter of rank {rank}, and max_lora_rank is"
-                    f" {most}; set it to the rank or above"
+                    f"{setting}: {self._path} is an adapter of rank {rank}, and max_lora_rank is"
+                    f" {max_rank}; set it to the rank or above"
                 )
         padding = padding_of(self._path, self.weights.image_padding, self.weights.revision)
         if padding == "square" and not self._pads:
             raise ConfigError(
-                f"{where}: vLLM prepares pictures with the checkpoint's own processor, which crops"
-                " them instead of padding; set image_padding: none, or give a folder whose"
+                f"{setting}: vLLM prepares pictures with the checkpoint's own processor, which "
+                " crops them instead of padding; set image_padding: none, or give a folder whose"
                 " preprocessor_config.json names LlavaImageProcessor with do_pad"
             )
 
@@ -241,14 +244,14 @@ class ManagedVLM:
             "letters": letters,
             "can": sorted(can),
         }
-        known = self.servers_used
-        if known and known[-1]["letters"] != letters:
+        servers = self.servers_used
+        if servers and servers[-1]["letters"] != letters:
             raise PrerequisiteError(
-                f"{self.name}: its stored answers are of vLLM {known[-1]['version']}, which reads"
-                f" letters by {known[-1]['letters']}, and {version} reads them by {letters};"
+                f"{self.name}: its stored answers are of vLLM {servers[-1]['version']}, which reads"
+                f" letters by {servers[-1]['letters']}, and {version} reads them by {letters};"
                 " use the same version, or another run directory"
             )
-        if description not in known:
+        if description not in servers:
             write_atomically(
-                self._record, json.dumps([*known, description], indent=2) + "\n", PRIVATE
+                self._record, json.dumps([*servers, description], indent=2) + "\n", PRIVATE
             )

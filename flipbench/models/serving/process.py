@@ -49,12 +49,12 @@ class ServerProcess:
         self.name, self.log = name, log
         port = _free_port()
         self.url = f"http://{_HOST}:{port}"
-        kept = [sys.executable, "-I", keeper.__file__, str(_GRACE)]
+        keeper_command = [sys.executable, "-I", keeper.__file__, str(_GRACE)]
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             with log.open("ab") as output:
                 self._process = subprocess.Popen(
-                    [*kept, *command, "--host", _HOST, "--port", str(port)],
+                    [*keeper_command, *command, "--host", _HOST, "--port", str(port)],
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -104,8 +104,8 @@ class ServerProcess:
             is_json = text and "json" in reply.headers.get_content_type()
             return json.loads(text) if is_json else None
         except urllib.error.HTTPError as error:
-            said = shorten(error.read(4000).decode(errors="replace"), 400)
-            raise ServiceError(f"{self.name} refused {request.selector}: {said}") from error
+            reply_text = shorten(error.read(4000).decode(errors="replace"), 400)
+            raise ServiceError(f"{self.name} refused {request.selector}: {reply_text}") from error
         except (OSError, ValueError) as error:
             raise ServiceError(f"{self.name} did not answer {request.selector}: {error}") from error
 

@@ -127,6 +127,6 @@ def check_executable(executable: str) -> None:
 def _reach_this_machine() -> None:
     """Let no proxy stand between this process and its server."""
     for name in ("no_proxy", "NO_PROXY"):
-        known = os.environ.get(name, "")
-        if "127.0.0.1" not in known:
-            os.environ[name] = f"{known},127.0.0.1".lstrip(",")
+        hosts = os.environ.get(name, "")
+        if "127.0.0.1" not in hosts:
+            os.environ[name] = f"{hosts},127.0.0.1".lstrip(",")

@@ -40,7 +40,7 @@ class Placement:
         return f"{self.n_placed} of {self.n_stored} matrices have a place{older}"
 
 
-def attach_adapter(model: Any, where: str, *, only_shapes: bool = False) -> tuple[Any, Placement]:
+def attach_adapter(model: Any, folder: str, *, only_shapes: bool = False) -> tuple[Any, Placement]:
     """Insert an adapter's matrices into ``model``, which it changes.
 
     Names of transformers before 4.52 (Qwen2-VL, LLaVA and their kin) are renamed, as are those with
@@ -55,8 +55,8 @@ def attach_adapter(model: Any, where: str, *, only_shapes: bool = False) -> tupl
         If peft is missing, or it is an adapter that prepends tokens to the prompt.
     """
     peft = need("peft", "train")
-    _check_architecture(model, where)
-    file = Path(where) / ADAPTER_WEIGHTS
+    _check_architecture(model, folder)
+    file = Path(folder) / ADAPTER_WEIGHTS
     if not file.exists():
         raise DataError(f"{file}: missing; copy the adapter again, saved as safetensors")
     with warnings.catch_warnings():
@@ -64,10 +64,10 @@ def attach_adapter(model: Any, where: str, *, only_shapes: bool = False) -> tupl
         warnings.filterwarnings("ignore", r"Unexpected keyword arguments \['flipbench'\]")
         # peft asks transformers for a property by its old name
         warnings.filterwarnings("ignore", ".is_gradient_checkpointing. is deprecated")
-        config = peft.PeftConfig.from_pretrained(where)
+        config = peft.PeftConfig.from_pretrained(folder)
         if config.is_prompt_learning:
             raise PrerequisiteError(
-                f"{where}: adapters of type {config.peft_type.value}, which prepend tokens to the"
+                f"{folder}: adapters of type {config.peft_type.value}, which prepend tokens to the"
                 " prompt, are not supported; use LoRA or a similar method"
             )
         config.inference_mode = True
@@ -85,52 +85,52 @@ def attach_adapter(model: Any, where: str, *, only_shapes: bool = False) -> tupl
     return adapted, placement
 
 
-def _check_architecture(model: Any, where: str) -> None:
+def _check_architecture(model: Any, folder: str) -> None:
     base = list(model.config.architectures or [type(model).__name__])
-    if (trained := check_card(Path(where)).get("architectures", base)) != base:
+    if (architectures := check_card(Path(folder)).get("architectures", base)) != base:
         raise DataError(
-            f"{where}: an adapter for {trained}, but its base {model.name_or_path} is {base}; peft"
-            " would ignore what does not fit, so provide the right base"
+            f"{folder}: an adapter for {architectures}, but its base {model.name_or_path} is"
+            f" {base}; peft would ignore what does not fit, so provide the right base"
         )
 
 
 def _stored_names(file: Path) -> list[str]:
-    with safe_open(file, framework="pt") as stored:
-        return [_plain(name) for name in stored.keys()]  # noqa: SIM118
+    with safe_open(file, framework="pt") as tensors:
+        return [_plain(name) for name in tensors.keys()]  # noqa: SIM118
 
 
 def _place(peft: Any, adapted: Any, file: Path, only_shapes: bool) -> Placement:
     """Load the file's tensors; refuse those without a place, and places without one."""
-    expected = peft.get_peft_model_state_dict(adapted, save_embedding_layers=False)
-    stored, current = load_file(file), CurrentNames(expected)
-    tensors, twice, n_renamed = dict[str, Any](), list[str](), 0
-    for name, tensor in stored.items():
+    places = peft.get_peft_model_state_dict(adapted, save_embedding_layers=False)
+    stored_tensors, current = load_file(file), CurrentNames(places)
+    tensors, duplicates, n_renamed = dict[str, Any](), list[str](), 0
+    for name, tensor in stored_tensors.items():
         renamed = current.of(name)
         if renamed in tensors:
-            twice.append(name)
+            duplicates.append(name)
             continue
         n_renamed += renamed != name
         tensors[renamed] = tensor
     shapes = {
-        name: (tensor.shape, expected[name].shape)
+        name: (tensor.shape, places[name].shape)
         for name, tensor in tensors.items()
-        if name in expected and tensor.shape != expected[name].shape
+        if name in places and tensor.shape != places[name].shape
     }
-    absent = sorted(expected.keys() - tensors.keys())
-    if shapes or absent or twice:
-        odd = sorted(name for name in tensors.keys() - expected.keys())
+    absent = sorted(places.keys() - tensors.keys())
+    if shapes or absent or duplicates:
+        odd = sorted(name for name in tensors.keys() - places.keys())
         report = LoadingReport.read(
             {
                 "missing_keys": absent,
-                "unexpected_keys": [*odd, *twice],
-                "mismatched_keys": [(name, *both) for name, both in shapes.items()],
+                "unexpected_keys": [*odd, *duplicates],
+                "mismatched_keys": [(name, *pair) for name, pair in shapes.items()],
             }
         )
     else:
         result = peft.set_peft_model_state_dict(adapted, tensors, low_cpu_mem_usage=only_shapes)
         report = LoadingReport(unexpected=tuple(sorted(result.unexpected_keys)))
-    n_placed = len(stored) - len(report.unexpected) - len(report.mismatched)
-    placement = Placement(n_placed, len(stored), n_renamed)
+    n_placed = len(stored_tensors) - len(report.unexpected) - len(report.mismatched)
+    placement = Placement(n_placed, len(stored_tensors), n_renamed)
     if problems := str(report):
         base = adapted.get_base_model().name_or_path
         raise DataError(f"{file}: not an adapter for {base}: {placement}; {problems}; {_REMEDY}")
@@ -140,8 +140,8 @@ def _place(peft: Any, adapted: Any, file: Path, only_shapes: bool) -> Placement:
 class CurrentNames:
     """Finds the name that a stored tensor has today, among those that peft would give it."""
 
-    def __init__(self, expected: Iterable[str]) -> None:
-        self._expected = set(expected)
+    def __init__(self, current_names: Iterable[str]) -> None:
+        self._expected = set(current_names)
         self._current: dict[str, str] = {}
         doubtful = set[str]()
         for name in sorted(self._expected):
@@ -152,21 +152,23 @@ class CurrentNames:
         for name in doubtful - {name.removeprefix(_PREFIX) for name in self._expected}:
             del self._current[name]
 
-    def of(self, stored: str) -> str:
-        """Return the current name, or ``stored`` if it has none.
+    def of(self, stored_name: str) -> str:
+        """Return the current name, or ``stored_name`` if it has none.
 
         >>> names = CurrentNames(["base_model.model.model.language_model.layers.0.q.lora_A.weight"])
         >>> names.of("base_model.model.model.layers.0.q.lora_A.mine.weight")
         'base_model.model.model.language_model.layers.0.q.lora_A.weight'
         """
-        if stored in self._expected:
-            return stored
-        plain = _plain(stored)
-        *rest, second, last = ".".join(["", "", plain]).split(".")
-        without = (rest + [last], rest + [second], rest)  # the adapter's name inside
+        if stored_name in self._expected:
+            return stored_name
+        plain = _plain(stored_name)
+        *stem, second, last_part = ".".join(["", "", plain]).split(".")
+        without = (stem + [last_part], stem + [second], stem)  # the adapter's name inside
         saved = re.sub(r"\.modules_to_save\.[^.]+", "", plain)
         candidates = (plain, *(".".join(parts).lstrip(".") for parts in without), saved)
-        return next((self._current[name] for name in candidates if name in self._current), stored)
+        return next(
+            (self._current[name] for name in candidates if name in self._current), stored_name
+        )
 
 
 def _plain(name: str) -> str:
@@ -184,24 +186,24 @@ def older_names(name: str) -> Iterator[str]:
     ['language_model.layers.0', 'language_model.model.layers.0', 'model.layers.0']
     """
     if name.startswith("model."):
-        yield (outside := name.removeprefix("model."))
-        if outside.startswith("language_model."):
-            rest = outside.removeprefix("language_model.")
-            yield f"language_model.model.{rest}"
-            yield f"model.{rest}"
-        if outside.startswith("vision_tower."):
-            rest = outside.removeprefix("vision_tower.")
-            yield f"vision_tower.vision_model.{rest}"
-            yield f"model.vision_tower.vision_model.{rest}"
+        yield (bare := name.removeprefix("model."))
+        if bare.startswith("language_model."):
+            tail = bare.removeprefix("language_model.")
+            yield f"language_model.model.{tail}"
+            yield f"model.{tail}"
+        if bare.startswith("vision_tower."):
+            tail = bare.removeprefix("vision_tower.")
+            yield f"vision_tower.vision_model.{tail}"
+            yield f"model.vision_tower.vision_model.{tail}"
     elif name.startswith("lm_head"):
         yield f"language_model.{name}"
 
 
-def _translate_patterns(config: Any, model: Any, stored: Iterable[str]) -> None:
+def _translate_patterns(config: Any, model: Any, stored_names: Iterable[str]) -> None:
     """Translate an older version's module names in an adapter's configuration."""
     modules = [name for name, _ in model.named_modules()]
-    names, current = set(modules), {old: name for name in modules for old in older_names(name)}
-    layers = {name.partition(".lora_")[0] for name in stored if ".lora_" in name}
+    names, current = set(modules), {older: name for name in modules for older in older_names(name)}
+    layers = {name.partition(".lora_")[0] for name in stored_names if ".lora_" in name}
     if not any(layer not in names and layer in current for layer in layers):
         return
     if isinstance(config.target_modules, str) and config.target_modules != "all-linear":

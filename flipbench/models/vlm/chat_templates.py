@@ -54,14 +54,14 @@ def _problem(template: str, tokens: str) -> str:
     trial = json.dumps({"template": template, "tokens": values, "chats": _CHATS})
     command = [sys.executable, "-I", str(Path(template_trial.__file__))]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command, input=trial, capture_output=True, text=True, timeout=_DEADLINE
         )
     except subprocess.TimeoutExpired:
         return f"does not end within {_DEADLINE:.0f} seconds"
-    if done.returncode == template_trial.TOO_LARGE:
+    if process.returncode == template_trial.TOO_LARGE:
         return f"takes more than {template_trial.BYTES:,} bytes"
-    if done.returncode:
-        return f"does not end within {template_trial.SECONDS} seconds (status {done.returncode})"
-    n_characters = int(done.stdout)
+    if process.returncode:
+        return f"does not end within {template_trial.SECONDS} seconds (status {process.returncode})"
+    n_characters = int(process.stdout)
     return f"writes {n_characters:,} characters" if n_characters > _LONGEST else ""

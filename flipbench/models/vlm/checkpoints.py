@@ -46,24 +46,24 @@ def resolve_path(path: str, index: str = "config.json") -> str:
         packaged = Path(__file__).parents[2] / "shapes" / "checkpoints"
         folder = packaged / path[len(PACKAGED) :]
         if not (folder / index).exists():
-            known = [PACKAGED + file.parent.name for file in sorted(packaged.glob(f"*/{index}"))]
+            shipped = [PACKAGED + file.parent.name for file in sorted(packaged.glob(f"*/{index}"))]
             raise PrerequisiteError(
                 f"{path}: no such packaged model"
-                + (f"; choose {' or '.join(known)}" if known else " of this kind")
+                + (f"; choose {' or '.join(shipped)}" if shipped else " of this kind")
             )
         return str(folder)
     return path
 
 
-def base_of(where: str, revision: str | None = None) -> tuple[str, dict[str, str]]:
+def base_of(path: str, revision: str | None = None) -> tuple[str, dict[str, str]]:
     """Return the base checkpoint of a LoRA adapter's folder, or ``where`` if it is none.
 
     The second value is ``{"revision": ...}`` of that checkpoint, or ``{}``.
     """
-    adapter = Path(where) / ADAPTER
-    base = where
+    adapter = Path(path) / ADAPTER
+    base = path
     if adapter.exists():
-        config, card = read_object(adapter), check_card(Path(where))
+        config, card = read_object(adapter), check_card(Path(path))
         parent = card.get("parent") or config.get("base_model_name_or_path")
         if not isinstance(parent, str) or not parent:
             raise DataError(f"{adapter}: it names no base model; copy the checkpoint again")
@@ -177,11 +177,11 @@ def n_weights(path: str, revision: str | None = None) -> dict[str, int] | None:
     can be reached. An adapter's base is counted with it. None if the checkpoint is neither here,
     nor complete, nor on the hub; a damaged file is a `DataError`.
     """
-    where = resolve_path(path)
-    base, at = base_of(where, revision)
+    source = resolve_path(path)
+    base, at = base_of(source, revision)
     counts = _in_folder(Path(base)) if Path(base).is_dir() else _of_hub_id(base, at.get("revision"))
-    if counts is not None and base != where:
-        counts = Counter(counts) + Counter(_in_folder(Path(where)))
+    if counts is not None and base != source:
+        counts = Counter(counts) + Counter(_in_folder(Path(source)))
     return dict(counts) if counts else None
 
 
@@ -293,20 +293,20 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
-def check_layers(config: dict[str, Any], where: object) -> None:
+def check_layers(config: dict[str, Any], source: object) -> None:
     """Refuse a configuration with more layers than any model has, before a library lists them."""
     for name, value in config.items():
         counts_layers = "layer" in name or name == "depth"
         if isinstance(value, dict):
-            check_layers(value, where)
+            check_layers(value, source)
         elif counts_layers and isinstance(value, int) and value > _MOST_LAYERS:
             raise DataError(
-                f"{where}: {name} is {value:,}, more than {_MOST_LAYERS:,}; copy the checkpoint"
+                f"{source}: {name} is {value:,}, more than {_MOST_LAYERS:,}; copy the checkpoint"
                 " again"
             )
 
 
-def check_files(where: str) -> None:
+def check_files(path: str) -> None:
     """Check that the files of a checkpoint's folder, and of its base, are there and whole.
 
     Weights are not read: a safetensors file says how long it must be. Of hub ids, only
@@ -318,9 +318,9 @@ def check_files(where: str) -> None:
         If a file is missing, cut or not of its format, a folder holds no checkpoint, or as
         `check_card`.
     """
-    refuse_single_file(where)
-    base, at = base_of(where)
-    for place in dict.fromkeys((where, base)):
+    refuse_single_file(path)
+    base, at = base_of(path)
+    for place in dict.fromkeys((path, base)):
         folder = Path(place)
         if not folder.is_dir():
             check_hub()
@@ -328,8 +328,8 @@ def check_files(where: str) -> None:
             continue
         check_card(folder)
         _check_folder(folder)
-    if base != where:
-        _check_templates(Path(where), base, at)
+    if base != path:
+        _check_templates(Path(path), base, at)
 
 
 def _refuse_adapter_on_hub(hub_id: str, at: dict[str, str]) -> None:
@@ -353,14 +353,14 @@ def refuse_single_file(path: str) -> None:
 
 def _check_templates(adapter: Path, base: str, at: dict[str, str]) -> None:
     """Refuse a chat template beside an adapter that its base, whose template is used, lacks."""
-    known = {text for _, text in _templates(base, at)}
-    if not known and not Path(base).is_dir():
+    base_templates = {text for _, text in _templates(base, at)}
+    if not base_templates and not Path(base).is_dir():
         return  # the hub cannot be reached, and nothing of the base is here
     architectures = _config(base, at).get("architectures")
     if check_card(adapter).get("architectures", architectures) != architectures:
         return  # the wrong base altogether, which loading it says
     for file, text in _templates(str(adapter), {}):
-        if text not in known:
+        if text not in base_templates:
             raise DataError(
                 f"{adapter / file}: another chat template than that of its base {base}, and"
                 " which of the two it was trained with is not known; remove the one beside the"
@@ -368,17 +368,17 @@ def _check_templates(adapter: Path, base: str, at: dict[str, str]) -> None:
             )
 
 
-def _templates(where: str, at: dict[str, str]) -> Iterator[tuple[str, str]]:
+def _templates(source: str, at: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the chat templates of a checkpoint, each with its file's name."""
     for name in _TEMPLATES:
-        path = Path(where) / name if Path(where).is_dir() else _cached(where, name, at)
+        path = Path(source) / name if Path(source).is_dir() else _cached(source, name, at)
         if path is None or not path.exists():
             continue
         if path.suffix == ".jinja":
             yield name, path.read_text(errors="replace").strip()
             continue
-        stored = read_object(path).get("chat_template")
-        several = stored if isinstance(stored, list) else [{"template": stored}]
+        template = read_object(path).get("chat_template")
+        several = template if isinstance(template, list) else [{"template": template}]
         texts = [entry.get("template") for entry in several if isinstance(entry, dict)]
         yield from ((name, text.strip()) for text in texts if isinstance(text, str))
 
@@ -449,6 +449,6 @@ def first_line(error: Exception) -> str:
     """
     lines = str(error).strip().splitlines() or [type(error).__name__]
     text = lines[0].strip()
-    if text.endswith(":") and (rest := [line for line in map(str.strip, lines[1:]) if line]):
-        text = f"{text} {rest[0]}"
+    if text.endswith(":") and (further := [line for line in map(str.strip, lines[1:]) if line]):
+        text = f"{text} {further[0]}"
     return text if len(text) <= _LONGEST else f"{text[:199]} … {text[-198:]}"

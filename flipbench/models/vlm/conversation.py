@@ -66,11 +66,11 @@ class Conversation:
         if not self.processor.chat_template:
             return self.family.reply.format(reply=_REPLY) + (self.tokenizer.eos_token or "")
         turn = self._templated("?", 0, add_generation_prompt=False)
-        before = self._templated("?", 0, add_generation_prompt=True)
+        opened = self._templated("?", 0, add_generation_prompt=True)
         chat = self._templated("?", 0, reply=_REPLY)
-        if chat.startswith(before):
-            return chat[len(before) :]
-        if chat.startswith(turn) and before.startswith(turn) and _REPLY in chat:
+        if chat.startswith(opened):
+            return chat[len(opened) :]
+        if chat.startswith(turn) and opened.startswith(turn) and _REPLY in chat:
             return chat[chat.index(_REPLY) :]  # LLaVA-OneVision writes "assistant" differently
         raise PrerequisiteError(
             f"{self.name}: its chat template rewrites the prompt when a reply follows, so"
@@ -107,24 +107,24 @@ class Conversation:
         with a token for the space. If prompt and reply would share a token, the reply is tokenised
         separately, since generation continues from complete tokens.
         """
-        before = self.render("?", 0)
+        prompt = self.render("?", 0)
         lead = self._written_reply.partition(_REPLY)[0]
-        written = [lead + reply for reply in replies]
-        n_before = len(ids_before := self._ids([before])[0])
-        full = self._ids([before + text for text in written])
+        texts = [lead + reply for reply in replies]
+        n_before = len(ids_before := self._ids([prompt])[0])
+        full = self._ids([prompt + text for text in texts])
         return [
             ids[n_before:] if ids[:n_before] == ids_before else separate
-            for separate, ids in zip(self._ids(written), full, strict=True)
+            for separate, ids in zip(self._ids(texts), full, strict=True)
         ]
 
-    def raw_ids(self, before: str, text: str) -> tuple[list[int], list[int]]:
+    def raw_ids(self, prompt: str, text: str) -> tuple[list[int], list[int]]:
         """Return the tokens before ``text``, and those of ``text``, without chat template.
 
         The tokenizer sees both as one text; the tokens before include its BOS token, if any, and
         at least one token of the text, which could not be scored without a BOS token.
         """
-        ids, alone = self._ids([before + text, before])
-        n_before = max(1, len(commonprefix([ids, alone])))
+        ids, prompt_ids = self._ids([prompt + text, prompt])
+        n_before = max(1, len(commonprefix([ids, prompt_ids])))
         bos = self._ids([""], special=True)[0][:1]
         bos = bos if bos == [self.tokenizer.bos_token_id] else []
         return bos + ids[:n_before], ids[n_before:]
@@ -289,8 +289,8 @@ def append_replies(
         "mm_token_type_ids": [[0] * width] * len(replies),
     }
     for name in TOKEN_INPUTS & inputs.keys():
-        more = torch.tensor(appended[name], dtype=inputs[name].dtype, device=inputs[name].device)
-        inputs[name] = torch.cat([inputs[name], more], 1)
+        values = torch.tensor(appended[name], dtype=inputs[name].dtype, device=inputs[name].device)
+        inputs[name] = torch.cat([inputs[name], values], 1)
 
 
 def has_first_token(rendered: str, tokenizer: Any) -> bool:

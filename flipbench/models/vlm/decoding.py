@@ -48,8 +48,8 @@ class Decoding(LogitsProcessor):  # type: ignore[misc]
         self._rows = [row for row, probe in enumerate(probes) if probe.temperature]
         sampled = [probes[row] for row in self._rows]
         self._temperatures = torch.tensor([probe.temperature for probe in sampled])
-        most = max(probe.max_new_tokens for probe in probes)
-        draws = [generator(p.seed, p.id, "sample").random(most) for p in sampled]
+        max_new_tokens = max(probe.max_new_tokens for probe in probes)
+        draws = [generator(p.seed, p.id, "sample").random(max_new_tokens) for p in sampled]
         self._uniform = torch.from_numpy(np.array(draws))
         self._keeps_statistics = probes[0].token_statistics
         self._steps: list[TokenStatistics] = []
@@ -58,17 +58,19 @@ class Decoding(LogitsProcessor):  # type: ignore[misc]
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """Return the logits, with only the chosen token left in rows that are sampled."""
         self._check(scores)
-        chosen = scores.argmax(-1)
+        tokens = scores.argmax(-1)
         if self._rows:
-            drawn = sample(scores[self._rows], self._temperatures, self._uniform[:, self._n_steps])
-            chosen[self._rows] = drawn
+            samples = sample(
+                scores[self._rows], self._temperatures, self._uniform[:, self._n_steps]
+            )
+            tokens[self._rows] = samples
         if self._keeps_statistics:
-            self._steps.append(token_statistics(scores, chosen))
+            self._steps.append(token_statistics(scores, tokens))
         self._n_steps += 1
         if self._rows:
             scores = scores.clone()
             scores[self._rows] = -torch.inf
-            scores[self._rows, drawn] = 0.0
+            scores[self._rows, samples] = 0.0
         return scores
 
     def fields(

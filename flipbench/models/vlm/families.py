@@ -33,10 +33,10 @@ class ModelFamily:
 
     def refuses(self, n_images: int) -> str:
         """Return why the family does not support this number of images, or ""."""
-        most = self.max_images
-        if n_images >= self.min_images and (most is None or n_images <= most):
+        maximum = self.max_images
+        if n_images >= self.min_images and (maximum is None or n_images <= maximum):
             return ""
-        limit = f"at least {self.min_images}" if most is None else f"exactly {most}"
+        limit = f"at least {self.min_images}" if maximum is None else f"exactly {maximum}"
         return f"it takes {limit} image, not {n_images}"
 
 

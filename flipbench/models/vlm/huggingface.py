@@ -110,21 +110,21 @@ class HuggingFaceVLM:
         share_images: bool = True,
         cache_mib: int | None = None,
     ) -> None:
-        where = resolve_path(path)
+        source_path = resolve_path(path)
         self.name = name or Path(path.removeprefix(PACKAGED)).name
-        check_files(where)
+        check_files(source_path)
         device = usable_device(device)
         trust: dict[str, Any] = {"trust_remote_code": trust_remote_code}
         source: dict[str, Any] = {"revision": revision, "image_padding": image_padding}
         try:
-            base, base_revision = base_of(where, revision)
+            base, base_revision = base_of(source_path, revision)
             config = architecture(base, **base_revision, **trust)
             self.family = family_of(config)
             self.can = self.family.can
-            processor = load_processor(where, **source, **trust)
+            processor = load_processor(source_path, **source, **trust)
             self.conversation = Conversation(processor, self.family, self.name)
             options: dict[str, Any] = {"quantization": quantization, "config": config, **trust}
-            self.model = load_model(where, dtype, revision, merge=False, **options)
+            self.model = load_model(source_path, dtype, revision, merge=False, **options)
         except FlipbenchError:
             raise
         except Exception as error:  # what the libraries raise depends on the damage
@@ -143,7 +143,7 @@ class HuggingFaceVLM:
         self._pad = self.tokenizer.pad_token_id or 0
         shares = share_images and can_share(self.model)
         self._prefiller = Prefiller(self.model, self._pad, cache_mib) if shares else None
-        self.fingerprint = fingerprint(where, dtype, quantization=quantization, **source)
+        self.fingerprint = fingerprint(source_path, dtype, quantization=quantization, **source)
 
     @torch.inference_mode()
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
@@ -170,11 +170,11 @@ class HuggingFaceVLM:
         return [answers[i] for i in range(len(probes))]
 
     def _refusal(self, probe: Probe) -> DataError | None:
-        why = self.family.refuses(len(probe.images))
-        if not why and (missing := needs_of(probe) - self.can):
-            why = f"it supports {', '.join(sorted(self.can))}, not {', '.join(sorted(missing))}"
-        where = f"{probe.variant} of item {probe.item_id}"
-        return DataError(f"{where}: {self.name} cannot answer it: {why}") if why else None
+        reason = self.family.refuses(len(probe.images))
+        if not reason and (lacking := needs_of(probe) - self.can):
+            reason = f"it supports {', '.join(sorted(self.can))}, not {', '.join(sorted(lacking))}"
+        subject = f"{probe.variant} of item {probe.item_id}"
+        return DataError(f"{subject}: {self.name} cannot answer it: {reason}") if reason else None
 
     def _tasks(self, probes: Sequence[Probe]) -> list[_Task]:
         texts = [
@@ -234,8 +234,8 @@ class HuggingFaceVLM:
             if (error := self.too_long(n_tokens + n_after, tasks[i].where))
         }
         if answers:
-            rest = {i: task for i, task in tasks.items() if i not in answers}
-            return answers | (self._answer_rows(rest, images) if rest else {})
+            fitting = {i: task for i, task in tasks.items() if i not in answers}
+            return answers | (self._answer_rows(fitting, images) if fitting else {})
         requests = [task.request for task in tasks.values()]
         if kind in ("generate", "continue_text"):
             return self._generate(tasks, inputs)

@@ -48,7 +48,7 @@ def usable_device(name: str) -> str:
 
 
 def load_model(
-    where: str,
+    path: str,
     dtype: str,
     revision: str | None = None,
     *,
@@ -77,7 +77,7 @@ def load_model(
         If a tensor is missing, has no place or another shape; if bitsandbytes is missing or cannot
         be used here; or as `attach_adapter`.
     """
-    base, at = base_of(where, revision)
+    base, at = base_of(path, revision)
     if quantization:
         need("bitsandbytes", "qlora")
         options["quantization_config"] = four_bits(base, dtype, **at, **options)
@@ -90,12 +90,12 @@ def load_model(
         if not quantization:
             raise
         raise PrerequisiteError(
-            f"{where}: bitsandbytes cannot load 4-bit weights here ({error}); it needs a version"
+            f"{path}: bitsandbytes cannot load 4-bit weights here ({error}); it needs a version"
             " that fits torch and usually a CUDA GPU"
         ) from error
-    if base == where:
+    if base == path:
         return model
-    adapted, _ = attach_adapter(model, where)
+    adapted, _ = attach_adapter(model, path)
     # peft has inserted the adapter's matrices into this model
     merges = merge and not quantization
     return adapted.merge_and_unload() if merges else adapted.get_base_model()
@@ -108,33 +108,33 @@ def check_weights(model: ModelConfig) -> Placement | None:
     when it is loaded; an adapter of such a model is checked here. Returns an adapter's placement,
     None for a full model; raises as `load_model`.
     """
-    where = resolve_path(model.path)
-    check_files(where)
-    base, at = base_of(where, model.revision)
+    path = resolve_path(model.path)
+    check_files(path)
+    base, at = base_of(path, model.revision)
     trust = {"trust_remote_code": model.trust_remote_code}
     try:
         config = architecture(base, **at, **trust)
         if Path(base).is_dir() and not hasattr(config, "quantization_config"):
-            loaded = {"device_map": "meta", "config": config, **trust}
-            skeleton = load_pretrained(AutoModelForImageTextToText, base, "model", **loaded)
-        elif base != where:
+            options = {"device_map": "meta", "config": config, **trust}
+            skeleton = load_pretrained(AutoModelForImageTextToText, base, "model", **options)
+        elif base != path:
             with torch.device("meta"):
                 skeleton = AutoModelForImageTextToText.from_config(config, **trust)
-        return None if base == where else attach_adapter(skeleton, where, only_shapes=True)[1]
+        return None if base == path else attach_adapter(skeleton, path, only_shapes=True)[1]
     except FlipbenchError:
         raise
     except Exception as error:  # not every class can be built without weights: loading it decides
-        log.debug("%s cannot be checked without loading it: %s", where, error)
+        log.debug("%s cannot be checked without loading it: %s", path, error)
         return None
 
 
-def four_bits(where: str, dtype: str, **options: Any) -> Any:
+def four_bits(path: str, dtype: str, **options: Any) -> Any:
     """Return the configuration that loads a language model's linear layers in 4 bits.
 
     NF4 with double quantisation, computing in ``dtype``, as in QLoRA (Dettmers et al., 2023,
     section 3). Vision tower, projector and head are not quantised.
     """
-    config = AutoConfig.from_pretrained(where, **options)
+    config = AutoConfig.from_pretrained(path, **options)
     with torch.device("meta"):
         skeleton = AutoModelForImageTextToText.from_config(config)
     language = {id(module) for module in skeleton.get_decoder().modules()}
@@ -151,14 +151,14 @@ def four_bits(where: str, dtype: str, **options: Any) -> Any:
     )
 
 
-def architecture(where: str, **options: Any) -> Any:
+def architecture(path: str, **options: Any) -> Any:
     """Return the configuration of a checkpoint that reads images, without reading its weights."""
-    check_layers(PreTrainedConfig.get_config_dict(where, **options)[0], where)
-    config = AutoConfig.from_pretrained(where, **options)
+    check_layers(PreTrainedConfig.get_config_dict(path, **options)[0], path)
+    config = AutoConfig.from_pretrained(path, **options)
     own_code = "AutoModelForImageTextToText" in getattr(config, "auto_map", {})
     if type(config) not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING and not own_code:
         raise PrerequisiteError(
-            f"{where}: type {config.model_type!r} is not an image-text-to-text model of"
+            f"{path}: type {config.model_type!r} is not an image-text-to-text model of"
             " transformers; give a vision-language model"
         )
     return config

@@ -180,8 +180,8 @@ def lost_share(images: Any, width: int, height: int) -> float:
         width, height = int(width * scale), int(height * scale)
     elif settings.get("do_resize") and size.get("height"):
         width, height = size["width"], size["height"]
-    seen = min(width, crop["width"]) * min(height, crop["height"])
-    return 1 - float(seen) / (width * height)
+    visible = min(width, crop["width"]) * min(height, crop["height"])
+    return 1 - float(visible) / (width * height)
 
 
 def crop_warning(processor: Any, name: str, sizes: Iterable[tuple[int, int]]) -> str:

@@ -35,10 +35,10 @@ class TokenStatistics:
     def __len__(self) -> int:
         return len(self.log_probs)
 
-    def at(self, where: slice | torch.Tensor) -> TokenStatistics:
+    def at(self, index: slice | torch.Tensor) -> TokenStatistics:
         """Return the statistics of some of the tokens."""
         return TokenStatistics(
-            self.log_probs[where], self.means[where], self.deviations[where], self.greedy[where]
+            self.log_probs[index], self.means[index], self.deviations[index], self.greedy[index]
         )
 
     @classmethod
@@ -73,14 +73,14 @@ def token_statistics(
     """
     rows = torch.arange(len(ids), device=ids.device) if rows is None else rows
     log_p = logits.float().log_softmax(-1)
-    chosen = log_p[rows, ids]
+    log_p_t = log_p[rows, ids]
     p = log_p.exp()
     log_p = torch.where(p > 0, log_p, 0.0)  # p log p is 0 if p is
     means = (p * log_p).sum(-1)
     # around the mean, since a difference of two close squares can become negative
     deviations = (p * (log_p - means[:, None]) ** 2).sum(-1).sqrt()
     greedy = logits.argmax(-1)[rows] == ids
-    return TokenStatistics(chosen.cpu(), means[rows].cpu(), deviations[rows].cpu(), greedy.cpu())
+    return TokenStatistics(log_p_t.cpu(), means[rows].cpu(), deviations[rows].cpu(), greedy.cpu())
 
 
 def statistics_of(
@@ -138,9 +138,9 @@ def windows(n_prompt: int, n_reply: int, context: int) -> list[tuple[int, int, i
     end = min(context, total)
     spans = [(0, end, end - n_prompt)]
     while end < total:
-        new = min(context // 2, total - end)
-        end += new
-        spans.append((end - context, end, new))
+        n_new = min(context // 2, total - end)
+        end += n_new
+        spans.append((end - context, end, n_new))
     return spans
 
 

@@ -113,16 +113,18 @@ class APIVLM:
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
         """Answer a batch, in order, several at a time."""
         supported = [i for i, probe in enumerate(probes) if needs_of(probe) <= self.can]
-        asked = [probes[i] for i in supported]
+        accepted_probes = [probes[i] for i in supported]
         if self._exact:
-            self._learn({label for p in asked if p.ask == "choose" for label in _labels(p)})
-        scored = dict.fromkeys((p.prompt, p.images) for p in asked if p.ask == "score")
-        requests = [*map(self._request, asked), *(_given(*prompt) for prompt in scored)]
+            self._learn(
+                {label for p in accepted_probes if p.ask == "choose" for label in _labels(p)}
+            )
+        prompts = dict.fromkeys((p.prompt, p.images) for p in accepted_probes if p.ask == "score")
+        requests = [*map(self._request, accepted_probes), *(_given(*prompt) for prompt in prompts)]
         replies = self._chat.ask(requests, images)
-        before = dict(zip(scored, replies[len(asked) :], strict=True))
+        prompt_replies = dict(zip(prompts, replies[len(accepted_probes) :], strict=True))
         by_row = dict(zip(supported, replies, strict=False))
         return [
-            self._response(probe, by_row.get(i), before.get((probe.prompt, probe.images)))
+            self._response(probe, by_row.get(i), prompt_replies.get((probe.prompt, probe.images)))
             for i, probe in enumerate(probes)
         ]
 
@@ -155,7 +157,7 @@ class APIVLM:
         self,
         probe: Probe,
         reply: ChatReply | Exception | None,
-        before: ChatReply | Exception | None = None,
+        prompt_reply: ChatReply | Exception | None = None,
     ) -> Response | Exception:
         if reply is None:
             return ConfigError(
@@ -166,17 +168,17 @@ class APIVLM:
             return reply
         model = str(reply.usage.get("model") or self.reported_model)
         temperature = reply.usage["sent"].get("temperature")
-        expected = probe.temperature if probe.temperature else self._temperature
-        if (model, temperature) != (self.reported_model, expected):
+        temperature_expected = probe.temperature if probe.temperature else self._temperature
+        if (model, temperature) != (self.reported_model, temperature_expected):
             return ServiceError(
                 f"{self._chat.server} answered with model {model!r} at temperature {temperature},"
-                f" but at first with {self.reported_model!r} at {expected}; its replies"
+                f" but at first with {self.reported_model!r} at {temperature_expected}; its replies"
                 " come from different models"
             )
         if probe.ask == "choose":
             return self._choose(probe, reply)
         if probe.ask == "score":
-            return self._score(probe, reply, before)
+            return self._score(probe, reply, prompt_reply)
         choice = parse_choice(
             reply.text, probe.options, probe.labels or LETTERS, cut_off=reply.cut_off
         )
@@ -203,19 +205,19 @@ class APIVLM:
         return self._record(probe, **letter_fields(log_probs, labels=probe.labels))
 
     def _score(
-        self, probe: Probe, reply: ChatReply, before: ChatReply | Exception | None
+        self, probe: Probe, reply: ChatReply, prompt_reply: ChatReply | Exception | None
     ) -> Response | Exception:
-        where = f"{probe.variant} of item {probe.item_id}"
+        subject = f"{probe.variant} of item {probe.item_id}"
         if not probe.continuation.strip():
-            return DataError(f"{where}: nothing to score")
-        if not isinstance(before, ChatReply):
-            return before or ServiceError(f"{where}: the prompt alone was not asked")
-        if not (before.prompt_tokens and reply.prompt_tokens):
+            return DataError(f"{subject}: nothing to score")
+        if not isinstance(prompt_reply, ChatReply):
+            return prompt_reply or ServiceError(f"{subject}: the prompt alone was not asked")
+        if not (prompt_reply.prompt_tokens and reply.prompt_tokens):
             return ServiceError(f"{self._chat.server} returned no prompt_logprobs this time")
         try:
-            tokens = reply_tokens(before.prompt_tokens, reply.prompt_tokens)
+            tokens = reply_tokens(prompt_reply.prompt_tokens, reply.prompt_tokens)
         except ValueError as error:
-            return ServiceError(f"{where}: {error}")
+            return ServiceError(f"{subject}: {error}")
         return self._record(probe, **text_fields(tokens, every_token=bool(probe.images)))
 
     def _record(self, probe: Probe, **fields: Any) -> Response:
@@ -259,10 +261,10 @@ class APIVLM:
         if isinstance(reply, Exception):
             problem += f" ({reply})"
         elif reply.prompt_tokens:
-            why = self._learn(set(_TRIAL_LETTERS))
-            if not why:
+            reason = self._learn(set(_TRIAL_LETTERS))
+            if not reason:
                 return True
-            problem += f" ({why})"
+            problem += f" ({reason})"
         if self.spec.prompt_logprobs:
             raise PrerequisiteError(
                 f"{problem}; set prompt_logprobs: null, and leave out detectors that read"
@@ -273,22 +275,22 @@ class APIVLM:
 
     def _learn(self, labels: set[str]) -> Exception | None:
         """Ask for the tokens of labels as replies; return why one of them stays unknown."""
-        new = sorted(labels - self._label_ids.keys())
-        if not new:
+        unknown_labels = sorted(labels - self._label_ids.keys())
+        if not unknown_labels:
             return None
-        requests = [_given(_TRIAL), *(_given(_TRIAL, reply=label) for label in new)]
-        before, *replies = self._chat.ask(requests, ImageStore(Path()))
-        why: Exception | None = None
-        for label, reply in zip(new, replies, strict=True):
-            failed = next((r for r in (before, reply) if isinstance(r, Exception)), None)
-            if isinstance(before, ChatReply) and isinstance(reply, ChatReply):
+        requests = [_given(_TRIAL), *(_given(_TRIAL, reply=label) for label in unknown_labels)]
+        prompt_reply, *replies = self._chat.ask(requests, ImageStore(Path()))
+        reason: Exception | None = None
+        for label, reply in zip(unknown_labels, replies, strict=True):
+            failed = next((r for r in (prompt_reply, reply) if isinstance(r, Exception)), None)
+            if isinstance(prompt_reply, ChatReply) and isinstance(reply, ChatReply):
                 try:
-                    tokens = reply_tokens(before.prompt_tokens, reply.prompt_tokens)
+                    tokens = reply_tokens(prompt_reply.prompt_tokens, reply.prompt_tokens)
                     self._label_ids[label] = tuple(t.id for t in tokens if t.id is not None)
                 except ValueError as error:
                     failed = error
-            why = why or failed
-        return why
+            reason = reason or failed
+        return reason
 
     def _names_tokens(self) -> bool:
         """Return whether the server returns log-probabilities of the tokens that are named."""

@@ -38,16 +38,18 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
         self.values = self._added(1, self.values, value_states)
         return self.keys, self.values
 
-    def _added(self, part: int, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        n, n_all = old.shape[-2], old.shape[-2] + new.shape[-2]
-        held = self._held[part]
-        if held.shape[-2] < n_all or held.data_ptr() != old.data_ptr():  # full, or replaced
-            more = max(ROOM, n_all // 4)
-            held = new.new_empty((*new.shape[:-2], n_all + more, new.shape[-1]))
-            held[..., :n, :] = old
-            self._held[part] = held
-        held[..., n:n_all, :] = new
-        return held[..., :n_all, :]
+    def _added(self, part: int, kept_states: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
+        n, n_all = kept_states.shape[-2], kept_states.shape[-2] + added.shape[-2]
+        buffer = self._held[part]
+        if (
+            buffer.shape[-2] < n_all or buffer.data_ptr() != kept_states.data_ptr()
+        ):  # full, or replaced
+            room = max(ROOM, n_all // 4)
+            buffer = added.new_empty((*added.shape[:-2], n_all + room, added.shape[-1]))
+            buffer[..., :n, :] = kept_states
+            self._held[part] = buffer
+        buffer[..., n:n_all, :] = added
+        return buffer[..., :n_all, :]
 
 
 def stacked(rows: Sequence[Layers], width: int, room: int = ROOM) -> Any:
@@ -55,15 +57,15 @@ def stacked(rows: Sequence[Layers], width: int, room: int = ROOM) -> Any:
     if not width:
         return None
     cache, n_layers = DynamicCache(), max(map(len, rows))
-    like = next(layers for layers in rows if layers)
+    example = next(layers for layers in rows if layers)
     for layer in range(n_layers):
-        both = []
+        keys_and_values = []
         for part in (0, 1):
-            shape = like[layer][part].shape
-            values = like[layer][part].new_zeros((len(rows), shape[0], width + room, shape[2]))
+            shape = example[layer][part].shape
+            values = example[layer][part].new_zeros((len(rows), shape[0], width + room, shape[2]))
             for row, layers in zip(values, rows, strict=True):
                 if layers:
                     row[:, width - layers[layer][part].shape[1] : width] = layers[layer][part]
-            both.append(values)
-        cache.layers.append(PreallocatedLayer(both[0], both[1], width))
+            keys_and_values.append(values)
+        cache.layers.append(PreallocatedLayer(keys_and_values[0], keys_and_values[1], width))
     return cache

@@ -206,15 +206,15 @@ class Prefiller:
         self, part: Mapping[Images, Sequence[int]], requests: Requests, process: Process
     ) -> None:
         """Read the pictures of a part that are not kept, or were read with another prefix."""
-        new = []
+        uncached = []
         for images, keys in part.items():
             cached = self._cache.get(images)
             if cached and requests[keys[0]].prompt[: len(cached.prompt)] == cached.prompt:
                 self._cache.move_to_end(images)
             elif images:
-                new.append(keys[0])
+                uncached.append(keys[0])
         n = max(1, self._per_pass // (self._longest or self._per_pass))
-        for keys in batched(new, n):
+        for keys in batched(uncached, n):
             self._prefill_image_batch([requests[key] for key in keys], process(keys))
 
     def _prefill_image_batch(
@@ -261,12 +261,12 @@ class Prefiller:
         trees = list[tuple[_ImagePrefix, TokenTree]]()
         for images, keys in part.items():
             prefix = self._cache[images] if images else _NO_IMAGES
-            n, most = len(prefix.prompt), context - len(prefix.ids)
+            n, room = len(prefix.prompt), context - len(prefix.ids)
             suffixes = dict[int, list[int]]()
             for key in keys:
                 prompt = requests[key].prompt
                 suffix = [*prompt[n:], *requests[key].suffix]
-                if prompt[:n] == prefix.prompt and len(prompt) > n and len(suffix) < most:
+                if prompt[:n] == prefix.prompt and len(prompt) > n and len(suffix) < room:
                     suffixes[key] = suffix[:-1] if requests[key].n_new else suffix
             trees += [(prefix, tree) for tree in token_trees(suffixes, _PER_TREE)]
         result, states = PrefillResult(), list[torch.Tensor]()

@@ -31,34 +31,34 @@ class TokenTree:
     def sees(self) -> NDArray[np.bool_]:
         """Return which tokens (columns) a token (row) sees: its prefix and itself, shape (N, N)."""
         n = len(self.tokens)
-        ends, last = [n] * n, list[int]()  # where what continues a token ends; the path so far
+        ends, path = [n] * n, list[int]()  # where what continues a token ends; the path so far
         for i, depth in enumerate(self.depths):
-            for closed in last[depth:]:
+            for closed in path[depth:]:
                 ends[closed] = i
-            last[depth:] = [i]
+            path[depth:] = [i]
         at = np.arange(n)
-        seen: NDArray[np.bool_] = (at[:, None] >= at) & (at[:, None] < np.array(ends, dtype=int))
-        return seen
+        mask: NDArray[np.bool_] = (at[:, None] >= at) & (at[:, None] < np.array(ends, dtype=int))
+        return mask
 
 
-def token_trees(sequences: Mapping[int, Sequence[int]], most: int) -> list[TokenTree]:
-    """Return the sequences in trees of at most ``most`` tokens; a longer sequence has its own.
+def token_trees(sequences: Mapping[int, Sequence[int]], max_tokens: int) -> list[TokenTree]:
+    """Return the sequences in trees of at most ``max_tokens``; a longer sequence has its own.
 
     A prefix of several trees stands in each of them. The number of all tokens is the least possible
     for sequences in order.
 
-    >>> [tree.tokens for tree in token_trees({0: [5, 6, 7], 1: [8], 2: [5, 6]}, most=3)]
+    >>> [tree.tokens for tree in token_trees({0: [5, 6, 7], 1: [8], 2: [5, 6]}, max_tokens=3)]
     [[5, 6, 7], [8]]
     """
-    ordered = sorted((list(ids), row) for row, ids in sequences.items())
+    rows = sorted((list(ids), row) for row, ids in sequences.items())
     common = [0]  # with the sequence before
     common += [
-        len(commonprefix([before, ids])) for (before, _), (ids, _) in itertools.pairwise(ordered)
+        len(commonprefix([previous, ids])) for (previous, _), (ids, _) in itertools.pairwise(rows)
     ]
     trees = list[TokenTree]()
-    for first, end in _cuts([len(ids) for ids, _ in ordered], common, most):
+    for begin, end in _cuts([len(ids) for ids, _ in rows], common, max_tokens):
         tree, path = TokenTree(), list[int]()
-        for (ids, row), shared in zip(ordered[first:end], common[first:end], strict=True):
+        for (ids, row), shared in zip(rows[begin:end], common[begin:end], strict=True):
             n = shared if tree.paths else 0
             at = len(tree.tokens)
             path = path[:n] + list(range(at, at + len(ids) - n))
@@ -69,23 +69,23 @@ def token_trees(sequences: Mapping[int, Sequence[int]], most: int) -> list[Token
     return trees
 
 
-def _cuts(lengths: Sequence[int], common: Sequence[int], most: int) -> list[tuple[int, int]]:
+def _cuts(lengths: Sequence[int], common: Sequence[int], max_tokens: int) -> list[tuple[int, int]]:
     """Return where trees begin and end, so that what they repeat is short, and they are few."""
     best = [(0, 0, 0)]  # of the first sequences: repeated tokens, trees, where the last one begins
     for end in range(1, len(lengths) + 1):
         options, size = list[tuple[int, int, int]](), 0
-        for first in range(end - 1, -1, -1):
-            if options and size + lengths[first] > most:
+        for begin in range(end - 1, -1, -1):
+            if options and size + lengths[begin] > max_tokens:
                 break
-            repeated, n_trees, _ = best[first]
-            options.append((repeated + common[first], n_trees + 1, first))
-            size += lengths[first] - common[first]
+            repeated, n_trees, _ = best[begin]
+            options.append((repeated + common[begin], n_trees + 1, begin))
+            size += lengths[begin] - common[begin]
         best.append(min(options))
     cuts, end = list[tuple[int, int]](), len(lengths)
     while end:
-        first = best[end][2]
-        cuts.append((first, end))
-        end = first
+        begin = best[end][2]
+        cuts.append((begin, end))
+        end = begin
     return cuts[::-1]
 
 
@@ -117,8 +117,8 @@ def forward_cost(device: str) -> int:
 
 def batched(rows: Sequence[T], n: int) -> Iterator[Sequence[T]]:
     """Yield ``n`` rows at a time; the last batch may be shorter."""
-    for first in range(0, len(rows), n):
-        yield rows[first : first + n]
+    for begin in range(0, len(rows), n):
+        yield rows[begin : begin + n]
 
 
 def prefix_lengths(
@@ -132,7 +132,7 @@ def prefix_lengths(
     >>> prefix_lengths([1, 9, 9, 9, 5, 6], [1, 8, 5, 6], image_token=9)
     (2, 4)
     """
-    after = list(expanded[::-1]).index(image_token) if image_token in expanded else 0
+    n_after = list(expanded[::-1]).index(image_token) if image_token in expanded else 0
     pairs = zip(reversed(expanded), reversed(plain), strict=False)
-    n_tail = min(after, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
+    n_tail = min(n_after, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
     return len(plain) - n_tail, len(expanded) - n_tail
