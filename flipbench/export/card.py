@@ -24,13 +24,13 @@ def sources(benchmark: PairedBenchmark) -> Counter[str]:
 
 def description(benchmark: PairedBenchmark) -> str:
     """Return what the benchmark holds, in two sentences."""
-    other = (
+    version = (
         "one whose picture was edited so that another option is correct"
         if is_edited(benchmark)
         else "one with another picture of the source, for which another option is correct"
     )
     return (
-        f"Every item comes in two versions: the original, and {other}. Ask a model both with the"
+        f"Every item comes in two versions: the original, and {version}. Ask a model both with the"
         " same prompt: one that has memorised the originals does worse on the perturbed versions."
     )
 
@@ -49,11 +49,11 @@ def collection(benchmark: PairedBenchmark) -> str:
 
 def judgement(benchmark: PairedBenchmark) -> str:
     """Return who judged how many of the pairs."""
-    n, judged = len(benchmark.pairs), len(benchmark.judged)
-    if not judged:
+    n, n_judged = len(benchmark.pairs), len(benchmark.judged)
+    if not n_judged:
         return "Nobody is known to have judged that the perturbed pictures show the new answers."
     return (
-        f"{judged:,} of {n:,} pairs were judged to show the new answer, by {benchmark.judged_by}."
+        f"{n_judged:,} of {n:,} pairs were judged to show the new answer, by {benchmark.judged_by}."
     )
 
 

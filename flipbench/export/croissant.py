@@ -72,14 +72,14 @@ def write_croissant(benchmark: PairedBenchmark, decision: LicenceDecision, folde
 
 
 def _records(mlc: Any, side: str, benchmark: PairedBenchmark) -> Any:
-    made = side == "perturbed" and card.is_edited(benchmark)
+    is_synthetic = side == "perturbed" and card.is_edited(benchmark)
     kinds = {name: mlc.DataType.TEXT for name in _TEXTS}
     kinds |= {"answer": mlc.DataType.INTEGER}
     several = {"options": mlc.DataType.TEXT, "images": mlc.DataType.IMAGE_OBJECT}
     return mlc.RecordSet(
         id=side,
         name=side,
-        description=f"The {side} items. {'The pictures are synthetic.' if made else ''}".strip(),
+        description=f"The {side} items." + (" The pictures are synthetic." * is_synthetic),
         key=[f"{side}/id"],
         fields=[_field(mlc, side, name, kind) for name, kind in kinds.items()]
         + [_field(mlc, side, name, kind, repeated=True) for name, kind in several.items()],

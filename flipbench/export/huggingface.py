@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
-from itertools import islice
 from pathlib import Path
 
 import yaml
 
-from flipbench.benchmarks.own_format import write_parquet
+from flipbench.benchmarks.own_format import write_parquet, write_parquet_rows
 from flipbench.core.errors import DataError
-from flipbench.core.files import atomic_file, markdown_text, without_html, write_atomically
+from flipbench.core.files import markdown_text, without_html, write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, JsonDict
@@ -22,7 +21,6 @@ from flipbench.export.licence import LicenceDecision, decide
 from flipbench.export.pairs import SIDES, export_name, png_of, sides
 
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"))
-_ROWS_PER_GROUP = 64
 
 
 def write_huggingface(
@@ -51,16 +49,16 @@ def write_huggingface(
     decision = decide(benchmark, licence)
     if leaderboard:
         _check_for_leaderboard(benchmark)
-    written = [
+    paths = [
         write_parquet(items, benchmark.images, folder / side / "test.parquet")
         for side, items in sides(benchmark)
     ]
     if leaderboard:
-        written += _write_leaderboard(benchmark, folder)
+        paths += _write_leaderboard(benchmark, folder)
     if find_spec("mlcroissant"):
-        written.append(write_croissant(benchmark, decision, folder))
+        paths.append(write_croissant(benchmark, decision, folder))
     text = dataset_card(benchmark, decision, leaderboard=leaderboard)
-    return [*written, write_atomically(folder / "README.md", text)]
+    return [*paths, write_atomically(folder / "README.md", text)]
 
 
 def dataset_card(
@@ -68,7 +66,7 @@ def dataset_card(
 ) -> str:
     """Return the data card: what it holds, licence, how it was made, limits, provenance."""
     items = benchmark.originals
-    size = next((name for most, name in _SIZES if len(items) < most), "100K<n<1M")
+    size = next((name for limit, name in _SIZES if len(items) < limit), "100K<n<1M")
     names = [*SIDES, *(map(_leaderboard_name, SIDES) if leaderboard else ())]
     head: JsonDict = {
         "pretty_name": f"{benchmark.name}, answers flipped",
@@ -85,7 +83,7 @@ def dataset_card(
             for name in names
         ],
     }
-    named = "named by the maintainer" if decision.named else "that of the source"
+    licence_origin = "named by the maintainer" if decision.named else "that of the source"
     lines = [
         f"# {export_name(benchmark)}",
         "",
@@ -95,13 +93,19 @@ def dataset_card(
         "|---|---|",
         f"| pairs | {len(items):,} |",
         f"| content hash | `{benchmark.id}` |",
-        *(f"| source | {markdown_text(n)}: {k:,} items |" for n, k in _by_number(benchmark)),
+        *(
+            f"| source | {markdown_text(n)}: {k:,} items |"
+            for n, k in card.sources(benchmark).most_common()
+        ),
         *(f"| {step} | {n:,} |" for step, n in benchmark.funnel.items()),
-        *(f"| {what} | {markdown_text(value)} |" for what, value in benchmark.made_by.items()),
+        *(
+            f"| {step_name} | {markdown_text(value)} |"
+            for step_name, value in benchmark.made_by.items()
+        ),
         "",
         "## Licence",
         "",
-        f"{markdown_text(decision.licence)}, {named}.",
+        f"{markdown_text(decision.licence)}, {licence_origin}.",
         "",
         *(
             f"- licence of the source: {markdown_text(name)}, {n:,} items"
@@ -131,10 +135,6 @@ def dataset_card(
     return f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---\n{text}\n"
 
 
-def _by_number(benchmark: PairedBenchmark) -> list[tuple[str, int]]:
-    return card.sources(benchmark).most_common()
-
-
 def _of_the_editor(benchmark: PairedBenchmark) -> list[str]:
     editor = benchmark.made_by.get("editor")
     if not editor or not card.is_edited(benchmark):
@@ -162,12 +162,12 @@ def _leaderboard_name(side: str) -> str:
 def _write_leaderboard(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
     """Write ``eval.yaml`` as the Hub specifies it for Inspect, and the data it names."""
     tasks = []
-    written = []
+    paths = []
     for side, items in sides(benchmark):
         name = _leaderboard_name(side)
         path = folder / name / "test.parquet"
         _write_rows(items, benchmark.images, path)
-        written.append(path)
+        paths.append(path)
         tasks.append(
             {
                 "id": f"{export_name(benchmark)}_{side}",
@@ -191,23 +191,19 @@ def _write_leaderboard(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
         "tasks": tasks,
     }
     text = yaml.safe_dump(about, sort_keys=False, allow_unicode=True)
-    return [*written, write_atomically(folder / "eval.yaml", text)]
+    return [*paths, write_atomically(folder / "eval.yaml", text)]
 
 
 def _write_rows(items: Sequence[Item], images: ImageStore, path: Path) -> None:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     text = pa.string()
     types = {"item": text, "question": text, "image": text, "options": pa.list_(text)}
     schema = pa.schema(types | {"answer": pa.int64(), "category": text})
-    rows = _rows(items, images)
-    with atomic_file(path) as partial, pq.ParquetWriter(partial, schema) as writer:
-        while batch := list(islice(rows, _ROWS_PER_GROUP)):
-            writer.write_table(pa.Table.from_pylist(batch, schema=schema))
+    write_parquet_rows(_leaderboard_rows(items, images), schema, path)
 
 
-def _rows(items: Sequence[Item], images: ImageStore) -> Iterator[JsonDict]:
+def _leaderboard_rows(items: Sequence[Item], images: ImageStore) -> Iterator[JsonDict]:
     for item in items:
         encoded = base64.b64encode(png_of(item.images[0], images)).decode()
         yield {

@@ -13,12 +13,10 @@ from flipbench.core.records import ImageRef, Item
 from flipbench.export import lmms_utils
 from flipbench.export.pairs import (
     export_name,
-    groups_of,
     png_of,
-    prompt_of,
+    question_rows,
     sides,
     standalone_parser,
-    target_of,
 )
 
 _README = """# {name}
@@ -51,7 +49,7 @@ def write_inspect(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
     """
     out = folder / export_name(benchmark)
     make_folder(out / "images")
-    written = [
+    paths = [
         _write_side(items, benchmark, out / f"{side}.jsonl") for side, items in sides(benchmark)
     ]
     about = {side: export_name(benchmark, side) for side, _ in sides(benchmark)}
@@ -63,26 +61,15 @@ def write_inspect(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
     write_atomically(out / "README.md", readme)
     source = Path(__file__).with_name("inspect_task.py")
     task = write_atomically(out / "task.py", source.read_bytes())
-    return [task, *written]
+    return [task, *paths]
 
 
 def _write_side(items: Sequence[Item], benchmark: PairedBenchmark, path: Path) -> Path:
-    rows = []
-    groups = groups_of(benchmark) or [""] * len(items)
-    for item, original, group in zip(items, benchmark.originals, groups, strict=True):
-        row = {
-            "item": original.id,
-            "group": group,
-            "id": item.id,
-            "name": item.name,
-            "images": [_put(ref, benchmark.images, path.parent) for ref in item.images],
-            "prompt": prompt_of(item),
-            "options": list(item.options or ()),
-            "target": target_of(item),
-            "category": item.category,
-        }
-        rows.append(json.dumps(row, ensure_ascii=False) + "\n")
-    return write_atomically(path, "".join(rows))
+    lines = []
+    for row, item in question_rows(benchmark, items):
+        row["images"] = [_put(ref, benchmark.images, path.parent) for ref in item.images]
+        lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+    return write_atomically(path, "".join(lines))
 
 
 def _put(ref: ImageRef, images: ImageStore, folder: Path) -> str:

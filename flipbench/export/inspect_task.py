@@ -59,8 +59,8 @@ def right_answer():  # type: ignore[no-untyped-def]
 
     async def score(state, target):  # type: ignore[no-untyped-def]
         reply = state.output.completion
-        right = scoring.is_right({"target": target.text, "options": _options(state)}, reply)
-        return Score(value=CORRECT if right else INCORRECT, answer=reply)
+        is_correct = scoring.is_right({"target": target.text, "options": _options(state)}, reply)
+        return Score(value=CORRECT if is_correct else INCORRECT, answer=reply)
 
     return score
 

@@ -70,10 +70,10 @@ class LicenceDecision:
         """
         if (name := normal(self.licence)) == "cc0-1.0":
             return "https://creativecommons.org/publicdomain/zero/1.0/"
-        found = _CREATIVE_COMMONS.fullmatch(name)
-        if found is None or found[2] is None:
+        match = _CREATIVE_COMMONS.fullmatch(name)
+        if match is None or match[2] is None:
             return self.licence
-        return f"https://creativecommons.org/licenses/{found[1]}/{found[2]}/"
+        return f"https://creativecommons.org/licenses/{match[1]}/{match[2]}/"
 
 
 def forbids_derivatives(licence: str) -> bool:
@@ -98,9 +98,9 @@ def normal(licence: str) -> str:
     'cc-by-sa-4.0'
     """
     text = _spelled(licence)
-    found = _CREATIVE_COMMONS.search(text)
-    if found and not _FILLER.sub("", text.replace(found[0], "")):
-        return "-".join(filter(None, ("cc", found[1], found[2])))
+    match = _CREATIVE_COMMONS.search(text)
+    if match and not _FILLER.sub("", text.replace(match[0], "")):
+        return "-".join(filter(None, ("cc", match[1], match[2])))
     if re.fullmatch(r"cc0(-1\.0)?", text.replace("https:-", "").replace("http:-", "")):
         return "cc0-1.0"
     return text or UNKNOWN
@@ -114,14 +114,14 @@ def _spelled(licence: str) -> str:
     return text
 
 
-def decide(benchmark: PairedBenchmark, named: str = "") -> LicenceDecision:
+def decide(benchmark: PairedBenchmark, override: str = "") -> LicenceDecision:
     """Return the licence under which a paired benchmark can be published.
 
     That is the licence of the source, unless the maintainer names another one.
 
     Parameters
     ----------
-    named : str
+    override : str
         The licence that the maintainer names; needed where the items state none or several.
 
     Raises
@@ -133,40 +133,40 @@ def decide(benchmark: PairedBenchmark, named: str = "") -> LicenceDecision:
     sources = Counter(item.licence.strip() or UNKNOWN for item in benchmark.originals)
     n = len(benchmark.pairs)
     n_unknown = sum(count for name, count in sources.items() if normal(name) == UNKNOWN)
-    if n_unknown and not named:
+    if n_unknown and not override:
         raise LicenceError(
             f"{benchmark.name}: {n_unknown:,} of {n:,} items state no licence, so nothing says that"
             " edited pictures may be shared; set benchmark.licence to what the source states, or"
             " name the licence of the export with --licence ('unknown' for private use)"
         )
-    if len({normal(name) for name in sources}) > 1 and not named:
-        listed = ", ".join(f"{name} ({count:,})" for name, count in sources.most_common())
+    if len({normal(name) for name in sources}) > 1 and not override:
+        summary = ", ".join(f"{name} ({count:,})" for name, count in sources.most_common())
         raise LicenceError(
-            f"{benchmark.name}: the items have several licences ({listed}); name that of the export"
-            " with --licence"
+            f"{benchmark.name}: the items have several licences ({summary}); name that of the"
+            " export with --licence"
         )
-    licence = named or next(iter(sources), UNKNOWN)
+    licence = override or next(iter(sources), UNKNOWN)
     for source in sources:
         _check(licence, source)
     duties = (duty for source in sources for duty in _duties(source, benchmark))
-    return LicenceDecision(licence, dict(sources), bool(named), tuple(dict.fromkeys(duties)))
+    return LicenceDecision(licence, dict(sources), bool(override), tuple(dict.fromkeys(duties)))
 
 
 def _check(licence: str, source: str) -> None:
     """Refuse a licence that drops a term of the source's."""
-    wanted, given = _terms(source), _terms(licence)
-    if "sa" in wanted and given != wanted:
+    source_terms, licence_terms = _terms(source), _terms(licence)
+    if "sa" in source_terms and licence_terms != source_terms:
         raise LicenceError(
             f"--licence {licence}: {source} asks that edited versions carry the same licence"
         )
-    if "nc" in wanted and "nc" not in given:
+    if "nc" in source_terms and "nc" not in licence_terms:
         raise LicenceError(f"--licence {licence}: {source} forbids commercial use; so must yours")
 
 
 def _terms(licence: str) -> frozenset[str]:
     """Return the terms of the Creative Commons licence in a name: "by", "nc", "sa", "nd"."""
-    found = _CREATIVE_COMMONS.search(_spelled(licence))
-    return frozenset(found[1].split("-")) if found else frozenset()
+    match = _CREATIVE_COMMONS.search(_spelled(licence))
+    return frozenset(match[1].split("-")) if match else frozenset()
 
 
 def _duties(source: str, benchmark: PairedBenchmark) -> list[str]:

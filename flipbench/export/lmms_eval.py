@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from flipbench.core.files import atomic_file, markdown_text, write_atomically
-from flipbench.core.images import ImageStore
+from flipbench.benchmarks.own_format import write_parquet_rows
+from flipbench.core.files import markdown_text, write_atomically
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item
 from flipbench.export import lmms_utils
@@ -20,13 +19,11 @@ from flipbench.export.pairs import (
     export_name,
     groups_of,
     png_of,
-    prompt_of,
+    question_rows,
     sides,
     standalone_parser,
-    target_of,
 )
 
-_ROWS_PER_GROUP = 64
 _README = """# {names}
 
 {pairs} pairs, original and perturbed. From the folder above this one:
@@ -70,11 +67,11 @@ def write_lmms_eval(
     task_folder = folder / export_name(benchmark)
     write_atomically(task_folder / "utils.py", Path(lmms_utils.__file__).read_bytes())
     write_atomically(task_folder / "parsing.py", standalone_parser())
-    written, groups = [], groups_of(benchmark)
-    known = ["flipbench_item", *(["flipbench_group"] if groups else [])]
+    paths = []
+    metrics = ["flipbench_item", *(["flipbench_group"] if groups_of(benchmark) else [])]
     for side, items in sides(benchmark):
         data = task_folder / f"{side}.parquet"
-        _write_parquet(items, benchmark, groups or [""] * len(items), data)
+        _write_side(items, benchmark, data)
         name = export_name(benchmark, side)
         task = {
             "task": name,
@@ -91,7 +88,7 @@ def write_lmms_eval(
                         "aggregation": "!function utils.count",
                         "higher_is_better": True,
                     }
-                    for metric in known
+                    for metric in metrics
                 ),
             ],
             "lmms_eval_specific_kwargs": {"default": {"pre_prompt": "", "post_prompt": ""}},
@@ -99,9 +96,9 @@ def write_lmms_eval(
         }
         task |= {function: f"!function utils.{function}" for function in _FUNCTIONS}
         path = task_folder / f"{name}.yaml"
-        written.append(write_atomically(path, _yaml(task)))
-    write_atomically(task_folder / "README.md", _readme(benchmark, written, models or {}))
-    return written
+        paths.append(write_atomically(path, _yaml(task)))
+    write_atomically(task_folder / "README.md", _readme(benchmark, paths, models or {}))
+    return paths
 
 
 def pixel_limits(folder: Path) -> tuple[int, int] | None:
@@ -119,14 +116,16 @@ def pixel_limits(folder: Path) -> tuple[int, int] | None:
         size = config.get("size")
         size = size if isinstance(size, dict) else {}
         fewest = config.get("min_pixels") or size.get("shortest_edge")
-        most = config.get("max_pixels") or size.get("longest_edge")
-        if fewest and most:
-            return int(fewest), int(most)
+        maximum = config.get("max_pixels") or size.get("longest_edge")
+        if fewest and maximum:
+            return int(fewest), int(maximum)
     return None
 
 
 def _readme(benchmark: PairedBenchmark, tasks: Sequence[Path], models: Mapping[str, Path]) -> str:
-    limits = {name: found for name, path in models.items() if (found := pixel_limits(path))}
+    limits = {
+        name: limits_found for name, path in models.items() if (limits_found := pixel_limits(path))
+    }
     sizes = [
         ref.width * ref.height
         for item in (*benchmark.originals, *benchmark.perturbed)
@@ -134,12 +133,12 @@ def _readme(benchmark: PairedBenchmark, tasks: Sequence[Path], models: Mapping[s
     ]
     ends = dict.fromkeys(f"{size:,}" for size in (min(sizes), max(sizes))) if sizes else ()
     span = f"{' to '.join(ends) or 'no'} pixels"
-    known = "".join(
-        f"- `{markdown_text(name)}`: `min_pixels={fewest},max_pixels={most}`\n"
-        for name, (fewest, most) in limits.items()
+    limit_lines = "".join(
+        f"- `{markdown_text(name)}`: `min_pixels={fewest},max_pixels={maximum}`\n"
+        for name, (fewest, maximum) in limits.items()
     )
     names = ",".join(path.stem for path in tasks)
-    return _README.format(pairs=len(benchmark.pairs), span=span, names=names, known=known)
+    return _README.format(pairs=len(benchmark.pairs), span=span, names=names, known=limit_lines)
 
 
 def _yaml(task: dict[str, Any]) -> str:
@@ -147,43 +146,15 @@ def _yaml(task: dict[str, Any]) -> str:
     return re.sub(r"'(!function utils\.\w+)'", r"\1", text)  # a tag, which YAML would quote
 
 
-def _write_parquet(
-    items: Sequence[Item], benchmark: PairedBenchmark, groups: Sequence[str], path: Path
-) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def _write_side(items: Sequence[Item], benchmark: PairedBenchmark, path: Path) -> None:
     from datasets import Features, Image, List, Value
 
     text = Value("string")
-    features = Features(
-        {
-            "item": text,
-            "group": text,
-            "id": text,
-            "name": text,
-            "images": List(Image()),
-            "prompt": text,
-            "options": List(text),
-            "target": text,
-            "category": text,
-        }
-    )
+    names = ("item", "group", "id", "name", "prompt", "target", "category")
+    several = {"options": List(text), "images": List(Image())}
     rows = (
-        {"item": original.id, "group": group} | _doc(item, benchmark.images)
-        for item, original, group in zip(items, benchmark.originals, groups, strict=True)
+        row | {"images": [{"bytes": png_of(ref, benchmark.images)} for ref in item.images]}
+        for row, item in question_rows(benchmark, items)
     )
-    with atomic_file(path) as partial, pq.ParquetWriter(partial, features.arrow_schema) as writer:
-        while batch := list(islice(rows, _ROWS_PER_GROUP)):
-            writer.write_table(pa.Table.from_pylist(batch, schema=features.arrow_schema))
-
-
-def _doc(item: Item, images: ImageStore) -> dict[str, Any]:
-    return {
-        "id": item.id,
-        "name": item.name,
-        "images": [{"bytes": png_of(ref, images), "path": None} for ref in item.images],
-        "prompt": prompt_of(item),
-        "options": list(item.options or ()),
-        "target": target_of(item),
-        "category": item.category,
-    }
+    schema = Features(dict.fromkeys(names, text) | several).arrow_schema
+    write_parquet_rows(rows, schema, path)

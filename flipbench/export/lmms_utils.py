@@ -40,9 +40,9 @@ def process_results(doc, results):  # type: ignore[no-untyped-def]
 
     Both are those of the original on both sides of a pair, so the id joins them.
     """
-    known = {"flipbench_item": doc["item"], "flipbench_group": doc["group"]}
-    scored = {"exact_match": float(is_right(doc, str(results[0])))}
-    return scored | {name: text for name, text in known.items() if text}
+    ids = {"flipbench_item": doc["item"], "flipbench_group": doc["group"]}
+    metrics = {"exact_match": float(is_right(doc, str(results[0])))}
+    return metrics | {name: text for name, text in ids.items() if text}
 
 
 def is_right(doc: dict[str, Any], reply: str) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from flipbench.benchmarks.own_format import write_jsonl, write_parquet
 from flipbench.core.images import ImageStore, png_bytes
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import ImageRef, Item
+from flipbench.core.records import ImageRef, Item, JsonDict
 from flipbench.prompting import parsing, prompts, wrappers
 from flipbench.prompting.prompts import LETTERS, choice_prompt, open_prompt
 
@@ -79,6 +79,28 @@ def groups_of(benchmark: PairedBenchmark) -> list[str]:
         for item in benchmark.originals
     ]
     return shared if len(set(shared)) < len(shared) else []
+
+
+def question_rows(
+    benchmark: PairedBenchmark, items: Sequence[Item]
+) -> Iterator[tuple[JsonDict, Item]]:
+    """Yield what kits with our own task code ask of each item of a side, without images; and it.
+
+    ``item`` is the original's id on both sides, by which `flipbench gap` joins them.
+    """
+    groups = groups_of(benchmark) or [""] * len(items)
+    for item, original, group in zip(items, benchmark.originals, groups, strict=True):
+        row = {
+            "item": original.id,
+            "group": group,
+            "id": item.id,
+            "name": item.name,
+            "prompt": prompt_of(item),
+            "options": list(item.options or ()),
+            "target": target_of(item),
+            "category": item.category,
+        }
+        yield row, item
 
 
 def standalone_parser() -> str:

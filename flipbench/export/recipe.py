@@ -46,9 +46,9 @@ def write_recipe(benchmark: PairedBenchmark, run: Run, folder: Path) -> list[Pat
     write_atomically(out / "config.yaml", config.read_bytes())
     with Run(out) as recipe:
         for kind in _KINDS:
-            known = recipe.ids(kind)
+            stored_ids = recipe.ids(kind)
             records = run.read(kind) if kind is not Verdict else _pseudonymous(run, config)
-            recipe.append([record for record in records if record.id not in known])
+            recipe.append([record for record in records if record.id not in stored_ids])
     captions = run.index(Caption)
     originals = {
         p.original.images[at].sha256
@@ -71,10 +71,10 @@ def write_recipe(benchmark: PairedBenchmark, run: Run, folder: Path) -> list[Pat
         for edit in run.read(Edit)
         if edit.caption_id in captions
     ]
-    expected, note = out / EXPECTED, out / "README.md"
-    write_atomically(expected, "".join(json.dumps(row) + "\n" for row in rows))
+    expected_path, note = out / EXPECTED, out / "README.md"
+    write_atomically(expected_path, "".join(json.dumps(row) + "\n" for row in rows))
     write_atomically(note, _readme(benchmark, out.name, len(rows)))
-    return [out / "config.yaml", expected, note]
+    return [out / "config.yaml", expected_path, note]
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,10 @@ def copy_recipe(recipe: Path, run: Run) -> None:
     text = _text(source)
     if target.exists() and target.read_text() != text:
         raise DataError(f"{run.path}: holds another recipe ({EXPECTED}); choose another run")
-    theirs = Run(recipe, read_only=True)
+    recipe_run = Run(recipe, read_only=True)
     for kind in _KINDS:
-        known = run.ids(kind)
-        run.append([record for record in theirs.read(kind) if record.id not in known])
+        stored_ids = run.ids(kind)
+        run.append([record for record in recipe_run.read(kind) if record.id not in stored_ids])
     write_atomically(target, text)
 
 
@@ -148,24 +148,24 @@ def compare_with_recipe(recipe: Path, edits: Sequence[Edit]) -> Rebuilt:
     DataError
         If the folder is not a recipe, or a line is invalid.
     """
-    drawn = {edit.id: edit.image.sha256 for edit in edits}
+    sha256_by_id = {edit.id: edit.image.sha256 for edit in edits}
     rows = [(row["edit_id"], row["perturbed_sha256"]) for row in _rows(recipe / EXPECTED)]
-    equal = [i for i, sha256 in rows if drawn.get(i) == sha256]
+    equal = [i for i, sha256 in rows if sha256_by_id.get(i) == sha256]
     return Rebuilt(
         len(rows),
         len(equal),
-        tuple(i for i, sha256 in rows if i in drawn and drawn[i] != sha256),
-        tuple(i for i, _ in rows if i not in drawn),
+        tuple(i for i, sha256 in rows if i in sha256_by_id and sha256_by_id[i] != sha256),
+        tuple(i for i, _ in rows if i not in sha256_by_id),
     )
 
 
 def _pseudonymous(run: Run, config: Path) -> Iterator[Verdict]:
     """Yield the verdicts, with numbers for people in the order of their first verdict."""
     policy = ((yaml.safe_load(config.read_text()) or {}).get("filter") or {}).get("policy") or {}
-    named = {str(name).casefold() for name in policy.get("reviewers") or ()}
+    reviewers = {str(name).casefold() for name in policy.get("reviewers") or ()}
     numbers: dict[str, str] = {}
     for verdict in run.read(Verdict):
-        if verdict.rater_kind == "person" and verdict.rater.casefold() not in named:
+        if verdict.rater_kind == "person" and verdict.rater.casefold() not in reviewers:
             rater = numbers.setdefault(verdict.rater, f"reviewer {len(numbers) + 1}")
             verdict = Verdict(**verdict.model_dump(exclude={"id"}) | {"rater": rater})
         yield verdict
@@ -195,7 +195,7 @@ def _no_recipe(path: Path) -> DataError:
 
 def _readme(benchmark: PairedBenchmark, name: str, n_edits: int) -> str:
     made_by = "".join(
-        f"- {what}: {markdown_text(value)}\n" for what, value in benchmark.made_by.items()
+        f"- {role}: {markdown_text(value)}\n" for role, value in benchmark.made_by.items()
     )
     source = markdown_text(benchmark.name)
     return f"""# {name}

@@ -40,7 +40,7 @@ def write_vlmeval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
         If an item has no image, or more than 26 options.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    written, groups = [], groups_of(benchmark)
+    paths, groups = [], groups_of(benchmark)
     for side, items in sides(benchmark):
         kinds = {"": [], "open": []}  # type: dict[str, list[tuple[int, Item]]]
         for number, item in enumerate(items):
@@ -56,8 +56,8 @@ def write_vlmeval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
                 row["image"] = _images(item, benchmark)
             path = folder / f"{cut_name(benchmark, '-'.join(filter(None, (kind, side))))}.tsv"
             write_atomically(path, _tsv(rows, _columns(rows)))
-            written.append(path)
-    return written
+            paths.append(path)
+    return paths
 
 
 def _row(number: int, item: Item) -> dict[str, str]:
@@ -84,17 +84,17 @@ def _guard(rows: list[dict[str, str]]) -> None:
     columns = _columns(rows)
     for _ in range(3):
         text = _tsv(rows, columns)
-        read = pd.read_csv(io.StringIO(text), sep="\t")
-        changed = [
+        frame = pd.read_csv(io.StringIO(text), sep="\t")
+        altered_cells = [
             (row, column)
             for column in columns
             if column != "index"
-            for row, cell in zip(rows, read[column], strict=True)
+            for row, cell in zip(rows, frame[column], strict=True)
             if row.get(column) and (pd.isna(cell) or str(cell) != row[column])
         ]
-        for row, column in changed:
+        for row, column in altered_cells:
             row[column] += _GUARD
-        if not changed:
+        if not altered_cells:
             return
 
 
@@ -106,8 +106,8 @@ def _images(item: Item, benchmark: PairedBenchmark) -> str:
 def _columns(rows: list[dict[str, str]]) -> list[str]:
     columns = dict.fromkeys(column for row in rows for column in row)
     options = [letter for letter in LETTERS if letter in columns]
-    first = ["index", "question", *options, "answer"]
-    return [*first, *(column for column in columns if column not in first)]
+    leading = ["index", "question", *options, "answer"]
+    return [*leading, *(column for column in columns if column not in leading)]
 
 
 def _tsv(rows: list[dict[str, str]], columns: list[str]) -> str:

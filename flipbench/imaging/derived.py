@@ -51,9 +51,9 @@ class DerivedImages:
             If the source is missing or damaged, or the result cannot be written.
         """
         if source.sha256 in self._known:
-            known = self._known[source.sha256]
-            if known is None or self.images.has(known):
-                return known
+            result = self._known[source.sha256]
+            if result is None or self.images.has(result):
+                return result
         image = self.make(source, self.images.open(source))
         ref = None
         if image is not None:
@@ -66,15 +66,15 @@ class DerivedImages:
             lines = self.index.read_bytes().splitlines()
         except FileNotFoundError:
             return {}
-        known: dict[str, ImageRef | None] = {}
+        results: dict[str, ImageRef | None] = {}
         for line in lines:
             try:
                 row = json.loads(line)
                 image = row["image"]
-                known[str(row["source"])] = None if image is None else ImageRef(**image)
+                results[str(row["source"])] = None if image is None else ImageRef(**image)
             except (ValueError, KeyError, TypeError):
                 continue  # a torn or damaged line: the image is made again
-        return known
+        return results
 
     def _remember(self, source: ImageRef, ref: ImageRef | None) -> None:
         image = None if ref is None else ref.model_dump(mode="json")
