@@ -188,7 +188,7 @@ def _ask(
 
 def _keys(folder: Path) -> list[list[str]]:
     from flipbench.core.run import Run
-    from flipbench.filters.review.pairs import edited_pairs
+    from flipbench.filters.review.tasks import edited_pairs
 
     with Run(folder / "pairs") as run:
         return [list(pair.key) for pair in edited_pairs(run)]

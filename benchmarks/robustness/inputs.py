@@ -181,7 +181,7 @@ TEXTS = ("", "0", "-1", "9" * 5000, "../../etc/passwd", "%2e%2e/x", "\u202e", "a
 def requests(base: Path, seed: int, n: int) -> tuple[Counter[str], list[str]]:
     """Send ``n`` bad requests to a blind review page, and count the replies."""
     from flipbench.core.run import Run
-    from flipbench.filters.review.pairs import edited_pairs
+    from flipbench.filters.review.tasks import edited_pairs
 
     rng = random.Random(seed)
     folder = base / "template"

@@ -94,7 +94,7 @@ def review_round(
     """Kill a review page while verdicts arrive; count those that were acknowledged and are lost."""
     from flipbench.core.records import Verdict
     from flipbench.core.run import Run
-    from flipbench.filters.review.pairs import edited_pairs
+    from flipbench.filters.review.tasks import edited_pairs
 
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(template, folder)

@@ -1,12 +1,22 @@
-"""The web application of the review page: serves pairs and images, and records verdicts."""
+"""The web application of the review page: serves pairs and images, and records verdicts.
+
+In blind mode, the new answer, the original image, the caption and other raters' verdicts are hidden
+until the reviewer has answered; then the original's address comes with a key, without which it is
+not served. Reviewers give their names themselves: who takes another's name sees what that person
+may see.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
 import re
+import secrets
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
+from functools import partial
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -23,15 +33,21 @@ from flipbench.core.images import ImageStore, png_bytes
 from flipbench.core.records import ImageRef
 from flipbench.reporting.pages import TEMPLATES, environment
 
-from ..effective_verdicts import join_reason
-from .exchange import MAX_NOTE, export_csv, import_rows, read_rows
+from ..effective_verdicts import join_reason, split_reason
+from .exchange import (
+    MAX_NOTE,
+    PAGE,
+    export_csv,
+    export_tasks,
+    have_several,
+    import_rows,
+    label_config,
+    read_rows,
+)
 from .guard import Guard
-from .label_studio import export_tasks, have_several, label_config
 from .ledger import SHOW, Judges, Ledger, Refused
-from .pairs import image_path
-from .view import Viewer
+from .tasks import RaterVerdict, image_path
 
-PAGE = Path(__file__).parent / "page"
 MAX_BODY = 64 * 1024 * 1024
 """Bytes of a file that is imported."""
 
@@ -87,8 +103,15 @@ class ReviewApp:
 
     def __init__(self, ledger: Ledger, images: ImageStore, title: str, blind: bool = False) -> None:
         self.ledger, self.images, self.title, self.blind = ledger, images, title, blind
-        self.viewer = Viewer(ledger, blind)
         self._importing = asyncio.Lock()
+        self._secret = secrets.token_bytes(32)
+        self._n_pairs = Counter(pair.category for pair in ledger.pairs)
+        self._open_images = {
+            shown["src"]
+            for pair in (ledger.pairs if blind else ())
+            for view in (pair.shown(),)
+            for shown in (view["right"], *view["more"])
+        }
         self._refs: dict[str, ImageRef] = {
             ref.sha256: ref for pair in ledger.pairs for ref in pair.pictures
         }
@@ -132,12 +155,14 @@ class ReviewApp:
         ref = self._refs.get(request.path_params["sha256"])
         if ref is None:
             return _error(404, "no image of this run has that hash")
-        if not self.viewer.may_fetch(request.url.path, request.query_params.get("key", "")):
+        path, key = request.url.path, request.query_params.get("key", "")
+        is_open = not self.blind or path in self._open_images
+        if not is_open and not hmac.compare_digest(self._key(path).encode(), key.encode()):
             return _error(403, "this review is blind: answer the question first")
         headers = {"cache-control": "private, max-age=31536000, immutable"}
-        path = image_path(self.images, ref)
+        file = image_path(self.images, ref)
         if ref.format in _BROWSER_FORMATS:
-            return FileResponse(path, headers=headers)
+            return FileResponse(file, headers=headers)
         data = png_bytes(self.images.open(ref))
         return Response(data, media_type="image/png", headers=headers)
 
@@ -151,7 +176,7 @@ class ReviewApp:
         category = query.get("category", "")
         positions = self.ledger.queue(reviewer, show, category, judges)  # type: ignore[arg-type]
         if show == "disagreement" or judges:  # other raters' verdicts choose the pairs
-            positions = self.viewer.answered(positions, reviewer)
+            positions = [p for p in positions if not self._is_hidden(p, reviewer)]
         body = {"reviewer": reviewer, "positions": positions}
         return JSONResponse(body | self._progress(reviewer, category))
 
@@ -163,7 +188,7 @@ class ReviewApp:
             return _error(400, "a pair's position is a number")
         if int(text) >= n_pairs:
             return _error(404, f"the run has {n_pairs} pairs")
-        return JSONResponse(self.viewer.view(int(text), reviewer))
+        return JSONResponse(self._view(int(text), reviewer))
 
     async def decide(self, request: Request) -> Response:
         """Store a verdict; the reply is sent after it is on disk."""
@@ -176,7 +201,7 @@ class ReviewApp:
 
         def work() -> dict[str, Any]:
             reviewer, position = self._place(body.reviewer, body.key)
-            if self.viewer.is_hidden(position, reviewer):
+            if self._is_hidden(position, reviewer):
                 raise Refused("answer the question before deciding")
             reason = join_reason(body.reason, " ".join(body.note.split()))
             self.ledger.decide(reviewer, position, body.decision, reason, seconds=body.seconds)
@@ -191,7 +216,7 @@ class ReviewApp:
         def work() -> dict[str, Any]:
             reviewer, position = self._place(body.reviewer, body.key)
             self.ledger.answer_blind(reviewer, position, body.answer, body.seconds)
-            return self.viewer.view(position, reviewer)
+            return self._view(position, reviewer)
 
         return JSONResponse(await run_in_threadpool(work))
 
@@ -212,22 +237,18 @@ class ReviewApp:
         if self._importing.locked():  # or many bodies would be in memory
             return _error(503, "another file is being imported; try again in a minute")
         async with self._importing:
-            return await self._import(request)
+            data = await request.body()
 
-    async def _import(self, request: Request) -> Response:
-        data = await request.body()
+            def work() -> dict[str, Any]:
+                name = request.query_params.get("name", "the file")
+                rows, problems = read_rows(data, name, self.ledger.task)
+                report = import_rows(self.ledger, rows, problems, blind=self.blind)
+                return {"summary": str(report), "problems": report.problems[:20]}
 
-        def work() -> dict[str, Any]:
-            rows, problems = read_rows(
-                data, request.query_params.get("name", "the file"), self.ledger.task
-            )
-            report = import_rows(self.ledger, rows, problems, blind=self.blind)
-            return {"summary": str(report), "problems": report.problems[:20]}
-
-        try:
-            return JSONResponse(await run_in_threadpool(work))
-        except DataError as error:
-            return _error(400, str(error))
+            try:
+                return JSONResponse(await run_in_threadpool(work))
+            except DataError as error:
+                return _error(400, str(error))
 
     def export(self, request: Request) -> Response:
         """Return all effective verdicts as a file."""
@@ -235,14 +256,11 @@ class ReviewApp:
             return _error(403, "this review is blind: 'flipbench review RUN --export FILE' exports")
         task = self.ledger.task
         name = request.path_params["name"]
-        several = have_several(self.ledger)
+        config = partial(label_config, task, several=have_several(self.ledger))
         writers: dict[str, tuple[str, Callable[[], str]]] = {
-            f"{task.record.kind}.csv": ("text/csv", lambda: export_csv(self.ledger)),
-            "label-studio.json": ("application/json", lambda: export_tasks(self.ledger)),
-            "label-studio.xml": (
-                "application/xml",
-                lambda: label_config(task, several=several),
-            ),
+            f"{task.record.kind}.csv": ("text/csv", partial(export_csv, self.ledger)),
+            "label-studio.json": ("application/json", partial(export_tasks, self.ledger)),
+            "label-studio.xml": ("application/xml", config),
         }
         if name not in writers:
             return _error(404, f"no export {name!r}; there are {', '.join(writers)}")
@@ -260,8 +278,47 @@ class ReviewApp:
         return self.ledger.reviewer(reviewer), position
 
     def _progress(self, reviewer: str, category: str) -> dict[str, Any]:
-        n_pairs = self.viewer.n_pairs(category)
+        n_pairs = self._n_pairs[category] if category else len(self.ledger.pairs)
         return {"n_pairs": n_pairs, "counts": self.ledger.counts(reviewer, category)}
+
+    def _is_hidden(self, position: int, reviewer: str) -> bool:
+        """Return whether the reviewer has to answer before seeing the rest."""
+        own = self.ledger.verdicts(position).get(reviewer)
+        return self.blind and (own is None or own.blind_answer is None)
+
+    def _key(self, path: str) -> str:
+        return hmac.new(self._secret, path.encode(), hashlib.sha256).hexdigest()[:32]
+
+    def _view(self, position: int, reviewer: str) -> dict[str, Any]:
+        """Return what the page shows a reviewer of a pair."""
+        pair, verdicts = self.ledger.pairs[position], self.ledger.decided(position)
+        is_hidden = self._is_hidden(position, reviewer)
+        view = {"position": position, "key": pair.key, "hidden": is_hidden, "mine": None}
+        view |= pair.shown()
+        if is_hidden:
+            return view
+        own = self.ledger.verdicts(position).get(reviewer)
+        is_shown = reviewer in verdicts or not self.ledger.task.independent
+        others = sorted((r, v) for r, v in verdicts.items() if r != reviewer and is_shown)
+        revealed = pair.revealed()
+        if self.blind and revealed["left"]:
+            revealed["left"]["src"] += f"?key={self._key(revealed['left']['src'])}"
+        return view | {
+            **revealed,
+            "mine": _verdict(own) if own else None,
+            "others": [{"rater": rater} | _verdict(verdict) for rater, verdict in others],
+        }
+
+
+def _verdict(verdict: RaterVerdict) -> dict[str, Any]:
+    reason, note = split_reason(verdict.reason)
+    return {
+        "kind": verdict.kind,
+        "decision": verdict.decision if verdict.decided else None,
+        "reason": reason if verdict.decided else "",
+        "note": note,
+        "blind_answer": verdict.blind_answer,
+    }
 
 
 def make_app(review: ReviewApp, token: str | None = None) -> Starlette:

@@ -6,15 +6,13 @@ import threading
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from flipbench.core.errors import DataError
 from flipbench.core.run import Run
 
 from ..effective_verdicts import ANSWERED_BLIND, WITHDRAWN
-from .pairs import REVIEW
-from .task import Judgement, Pair, RaterVerdict, Task
+from .tasks import REVIEW, Judgement, Pair, RaterVerdict, Task
 
 SHOW = ("undecided", "disagreement", "all")
 """What a queue can be limited to, beside each label."""
@@ -26,21 +24,6 @@ _RESERVED = {"people", "policy"}  # in tables of agreement: everybody together, 
 
 class Refused(DataError):
     """A request that does not match the run's contents."""
-
-
-@dataclass(frozen=True)
-class ImportedRow:
-    """A verdict from a table or an annotation, not yet checked; ``where`` is for messages."""
-
-    where: str
-    key: tuple[str, str]
-    rater: str
-    decision: str
-    rater_kind: str = ""
-    reason: str = ""
-    note: str = ""
-    blind_answer: str = ""
-    seconds: float | None = None
 
 
 class Ledger:
@@ -66,7 +49,7 @@ class Ledger:
         self.judges: set[str] = set()
         self._run = run
         self._positions = {pair.key: position for position, pair in enumerate(pairs)}
-        self._firsts = {first for first, _ in self._positions}
+        self._ids = {pair_id for pair_id, _ in self._positions}
         self._newest: list[dict[str, RaterVerdict]] = [{} for _ in pairs]
         self._counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self._undo: dict[str, list[tuple[int, RaterVerdict | None]]] = defaultdict(list)
@@ -89,7 +72,7 @@ class Ledger:
             raise Refused(f"a reviewer's name has 1 to {MAX_NAME} printable characters")
         if name.casefold() in _RESERVED:
             raise Refused(f"{name!r} has another meaning in tables of agreement; choose another")
-        if name.casefold() in {other.casefold() for other in self.judges}:
+        if name.casefold() in {judge.casefold() for judge in self.judges}:
             raise Refused(f"{name!r} is the name of a judge or a rule; choose another")
         with self._lock:
             return next((p for p in self.people if p.casefold() == name.casefold()), name)
@@ -105,10 +88,10 @@ class Ledger:
         position = self._positions.get(key)
         if position is not None:
             return position
-        noun, other = self.task.nouns
-        if key[0] not in self._firsts:
-            raise Refused(f"{noun} {key[0]!r} is not in this run")
-        raise Refused(f"{noun} {key[0]}: the run's {other} has another hash")
+        id_noun, hash_noun = self.task.nouns
+        if key[0] not in self._ids:
+            raise Refused(f"{id_noun} {key[0]!r} is not in this run")
+        raise Refused(f"{id_noun} {key[0]}: the run's {hash_noun} has another hash")
 
     def verdicts(self, position: int) -> dict[str, RaterVerdict]:
         """Return each rater's newest verdict on a pair; each repetition of a judge is a rater."""
@@ -126,56 +109,59 @@ class Ledger:
         decision: str,
         reason: str = "",
         seconds: float | None = None,
-    ) -> RaterVerdict:
+    ) -> None:
         """Write a person's verdict to disk.
 
         Repeating the same verdict writes nothing, so requests can be retried.
         """
         with self._lock:
-            before = self._newest[position].get(rater)
-            if before and before.decided and (decision, reason) == before[2:4]:
-                return before
-            new = RaterVerdict(0, "person", decision, reason, None, seconds)
-            written = self._write(rater, position, new)
-            self._undo[rater].append((position, before))
-            return written
+            previous = self._newest[position].get(rater)
+            if previous and previous.decided and (decision, reason) == previous[2:4]:
+                return
+            verdict = RaterVerdict(0, "person", decision, reason, None, seconds)
+            self.add([(rater, position, verdict)])
+            self._undo[rater].append((position, previous))
 
-    def answer_blind(
-        self, rater: str, position: int, answer: str, seconds: float | None
-    ) -> RaterVerdict:
+    def answer_blind(self, rater: str, position: int, answer: str, seconds: float | None) -> None:
         """Write a person's blind answer; only the first one counts."""
         with self._lock:
-            before = self._newest[position].get(rater)
-            if before and before.blind_answer is not None:
-                return before
-            new = RaterVerdict(0, "person", "unsure", ANSWERED_BLIND, answer, seconds)
-            return self._write(rater, position, new)
+            previous = self._newest[position].get(rater)
+            if previous is None or previous.blind_answer is None:
+                verdict = RaterVerdict(0, "person", "unsure", ANSWERED_BLIND, answer, seconds)
+                self.add([(rater, position, verdict)])
 
     def undo(self, rater: str) -> int | None:
         """Undo a person's last verdict of this session; return its pair, or None."""
         with self._lock:
             if not self._undo[rater]:
                 return None
-            position, before = self._undo[rater][-1]
-            if before is None or not before.decided:
-                before = RaterVerdict(0, "person", "unsure", WITHDRAWN)
-            self._write(rater, position, before)
+            position, verdict = self._undo[rater][-1]
+            if verdict is None or not verdict.decided:
+                verdict = RaterVerdict(0, "person", "unsure", WITHDRAWN)
+            self.add([(rater, position, verdict)])
             self._undo[rater].pop()
             return position
 
     def add(self, verdicts: Iterable[tuple[str, int, RaterVerdict]]) -> int:
-        """Append people's verdicts (rater, position, verdict); return their number."""
+        """Append people's verdicts (rater, position, verdict); return their number.
+
+        They count once they are on disk.
+        """
         with self._lock:
-            new: list[tuple[int, Judgement]] = []
+            records: list[tuple[int, Judgement]] = []
             n_pending: Counter[tuple[str, int]] = Counter()
             for rater, position, verdict in verdicts:
-                record = self._record(rater, position, verdict, n_pending[rater, position])
+                previous = self._newest[position].get(rater)
+                if previous and previous.blind_answer is not None:  # it is never replaced
+                    verdict = verdict._replace(blind_answer=previous.blind_answer)
+                number = (previous.run + 1 if previous else 0) + n_pending[rater, position]
                 n_pending[rater, position] += 1
-                new.append((position, record))
-            self._run.append([record for _, record in new])
-            for position, record in new:
+                pair = self.pairs[position]
+                records.append((position, self.task.to_record(pair, rater, number, verdict)))
+            self._run.append([record for _, record in records])
+            for position, record in records:
                 self._count(position, record)
-            return len(new)
+            return len(records)
 
     def queue(self, rater: str, show: str, category: str = "", judges: Judges = "") -> list[int]:
         """Return the positions of the pairs that match a reviewer's filters."""
@@ -197,49 +183,33 @@ class Ledger:
                     total.update(counter)
             return {value: total[value] for value in self.task.values}
 
-    def _write(self, rater: str, position: int, verdict: RaterVerdict) -> RaterVerdict:
-        record = self._record(rater, position, verdict)
-        self._run.append([record])
-        return self._count(position, record)
-
-    def _record(
-        self, rater: str, position: int, verdict: RaterVerdict, n_pending: int = 0
-    ) -> Judgement:
-        before = self._newest[position].get(rater)
-        if before and before.blind_answer is not None:  # a blind answer is never replaced
-            verdict = verdict._replace(blind_answer=before.blind_answer)
-        number = (before.run + 1 if before else 0) + n_pending
-        return self.pairs[position].record(rater, number, verdict)
-
-    def _count(self, position: int, record: Judgement) -> RaterVerdict:
-        """Add a verdict to the counts, unless a newer one by the same rater is known."""
-        verdict = self.task.verdict_of(record)
-        person = verdict.kind == "person"
-        (self.people if person else self.judges).add(record.rater)
-        repetition = "" if person or verdict.run == 0 else f" (run {verdict.run})"
+    def _count(self, position: int, record: Judgement) -> None:
+        """Add a verdict to the counts, unless a newer one by the same rater is there."""
+        verdict = self.task.from_record(record)
+        is_person = verdict.kind == "person"
+        (self.people if is_person else self.judges).add(record.rater)
+        repetition = "" if is_person or verdict.run == 0 else f" (run {verdict.run})"
         rater = record.rater + repetition
-        before = self._newest[position].get(rater)
-        if before and before.run >= verdict.run:
-            return before
+        previous = self._newest[position].get(rater)
+        if previous and previous.run >= verdict.run:
+            return
         counter = self._counts[rater, self.pairs[position].category]
-        if before and before.decided:
-            counter[before.decision] -= 1
+        if previous and previous.decided:
+            counter[previous.decision] -= 1
         if verdict.decided:
             counter[verdict.decision] += 1
         self._newest[position][rater] = verdict
-        return verdict
 
 
 def _matches_show(verdicts: dict[str, RaterVerdict], rater: str, show: str) -> bool:
-    own = verdicts.get(rater)
     if show == "all":
         return True
-    if show == "undecided":
-        return own is None or not own.decided
     if show == "disagreement":  # a rule's "keep" is no opinion on the pair
         votes = {(v.kind, v.decision) for v in verdicts.values() if v.decided}
         return len({decision for _, decision in votes - {("rule", "keep")}}) > 1
-    return own is not None and own.decided and own.decision == show
+    verdict = verdicts.get(rater)
+    decision = verdict.decision if verdict and verdict.decided else "undecided"
+    return decision == show
 
 
 def _matches_judges(verdicts: dict[str, RaterVerdict], judges: Judges) -> bool:

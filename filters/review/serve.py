@@ -18,12 +18,17 @@ from flipbench.core.errors import ConfigError, DataError, need
 from flipbench.core.files import write_atomically
 from flipbench.core.run import Run
 
-from .exchange import ImportReport, export_csv, import_rows, read_rows
-from .guard import is_loopback
-from .label_studio import export_tasks, have_several, label_config
+from .exchange import (
+    ImportReport,
+    export_csv,
+    export_tasks,
+    have_several,
+    import_rows,
+    label_config,
+    read_rows,
+)
 from .ledger import Ledger
-from .pairs import REVIEW
-from .task import Task
+from .tasks import REVIEW, Task
 
 PORT = 8765
 
@@ -69,7 +74,7 @@ def serve_review(
     uvicorn = need("uvicorn", "review")
     need("starlette", "review")
     from .app import ReviewApp, make_app
-    from .bounds import few_messages, server_config
+    from .guard import few_messages, is_loopback, server_config
 
     if token is not None and not re.fullmatch(r"[A-Za-z0-9_-]{16,}", token):
         raise ConfigError("a token needs at least 16 characters: letters, digits, '-' and '_'")

@@ -126,8 +126,8 @@ def adjudicate(
     """
     assembly = assemble(config, overrides, trust=trust)
     from flipbench.filters.agreement.adjudication import adjudication_of, write_adjudication
-    from flipbench.filters.review.adjudication import ADJUDICATION
     from flipbench.filters.review.serve import export_verdicts, import_verdicts, serve_review
+    from flipbench.filters.review.tasks import ADJUDICATION
 
     if sum(map(bool, (agreement, export, import_))) > 1:
         raise ConfigError("give only one of --agreement, --export and --import")

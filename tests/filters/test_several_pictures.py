@@ -24,9 +24,9 @@ from flipbench.filters.judges.rules import build_rules
 from flipbench.filters.judges.shapes import SceneJudge
 from flipbench.filters.judges.vlm import VLMJudge
 from flipbench.filters.pipeline import keep_valid
-from flipbench.filters.review.label_studio import export_tasks, label_config
+from flipbench.filters.review.exchange import export_tasks, label_config
 from flipbench.filters.review.ledger import Ledger
-from flipbench.filters.review.pairs import EditedPair, edited_pairs
+from flipbench.filters.review.tasks import REVIEW, edited_pairs
 from flipbench.models.chat.api import ChatAPI
 from tests.fixtures.cases import cases, edited_cases, scan
 from tests.fixtures.openai_server import OpenAIServer
@@ -108,7 +108,7 @@ def test_the_filter_keeps_the_cases_with_their_other_pictures(tmp_path: Path) ->
 
 
 def test_the_review_page_shows_the_redrawn_picture_and_numbers_the_others(run: Run) -> None:
-    pairs = {pair.edit_id: pair for pair in edited_pairs(run)}
+    pairs = {pair.key[0]: pair for pair in edited_pairs(run)}
     for candidate in edited_cases(run):
         assert candidate.edit
         pair, images = pairs[candidate.edit.id], candidate.item.images
@@ -119,14 +119,13 @@ def test_the_review_page_shows_the_redrawn_picture_and_numbers_the_others(run: R
         numbers = [n for n in range(1, len(images) + 1) if n != at + 1]
         assert [more["number"] for more in shown["more"]] == numbers
         assert shown["more"][0]["src"].endswith(images[numbers[0] - 1].sha256)
-        assert shown["place"] == pair.facts()["redrawn"] == f"image {at + 1} of {len(images)}"
+        assert shown["place"] == REVIEW.facts(pair)["redrawn"] == f"image {at + 1} of {len(images)}"
 
 
 def test_one_picture_has_no_place(run: Run) -> None:
     pair = edited_pairs(run)[0]
-    one = replace(pair, originals=pair.originals[:1], redrawn=0)
-    assert isinstance(one, EditedPair) and one.shown()["place"] == ""
-    assert one.shown()["more"] == [] and "redrawn" not in one.facts()
+    one = replace(pair, others=(), place="")
+    assert one.shown()["more"] == [] and "redrawn" not in REVIEW.facts(one)
 
 
 def test_label_studio_shows_the_other_pictures(run: Run, tmp_path: Path) -> None:

@@ -20,10 +20,9 @@ import uvicorn
 from flipbench.core.records import Adjudication, Verdict
 from flipbench.core.run import Run
 from flipbench.filters.review.app import ReviewApp, make_app
-from flipbench.filters.review.bounds import server_config
+from flipbench.filters.review.guard import server_config
 from flipbench.filters.review.ledger import Ledger
-from flipbench.filters.review.pairs import REVIEW
-from flipbench.filters.review.task import Task
+from flipbench.filters.review.tasks import REVIEW, Task
 from tests.fixtures.browser import OpenPage
 from tests.fixtures.edited_run import edited_run
 from tests.fixtures.flagged_run import flagged_run

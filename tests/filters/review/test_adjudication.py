@@ -22,11 +22,10 @@ from flipbench.core.records import Adjudication
 from flipbench.core.run import Run
 from flipbench.filters.agreement.adjudication import adjudication_of
 from flipbench.filters.audit.corpus_overlap.flagged import LABELS, read_flagged, write_flagged
-from flipbench.filters.review.adjudication import ADJUDICATION, corpus_pairs
-from flipbench.filters.review.exchange import export_csv, import_rows, read_rows
-from flipbench.filters.review.label_studio import export_tasks
+from flipbench.filters.review.exchange import export_csv, export_tasks, import_rows, read_rows
 from flipbench.filters.review.ledger import Ledger
 from flipbench.filters.review.serve import export_verdicts, import_verdicts, serve_review
+from flipbench.filters.review.tasks import ADJUDICATION, corpus_pairs
 from tests.fixtures.browser import OpenPage, accessibility_violations
 from tests.fixtures.edited_run import edited_run
 from tests.fixtures.flagged_run import EVIL
@@ -34,7 +33,7 @@ from tests.fixtures.flagged_run import EVIL
 pytestmark = pytest.mark.slow
 SERVE = """
 import sys
-from flipbench.filters.review.adjudication import ADJUDICATION
+from flipbench.filters.review.tasks import ADJUDICATION
 from flipbench.filters.review.serve import serve_review
 serve_review(sys.argv[1], port=0, task=ADJUDICATION)
 """

@@ -16,11 +16,16 @@ from flipbench.core.errors import DataError
 from flipbench.core.records import Verdict
 from flipbench.core.run import Run
 from flipbench.filters.effective_verdicts import REASONS
-from flipbench.filters.review.exchange import export_csv, import_rows, read_rows
-from flipbench.filters.review.label_studio import export_tasks, label_config
+from flipbench.filters.review.exchange import (
+    export_csv,
+    export_tasks,
+    import_rows,
+    label_config,
+    read_rows,
+)
 from flipbench.filters.review.ledger import Ledger
-from flipbench.filters.review.pairs import edited_pairs
 from flipbench.filters.review.serve import export_verdicts, import_verdicts
+from flipbench.filters.review.tasks import edited_pairs
 from tests.fixtures.edited_run import EVIL, edited_run
 
 
@@ -86,7 +91,7 @@ def test_csv_is_safe_in_spreadsheets(open_run: Any, tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text(text, newline="")
     table = pd.read_csv(tmp_path / "x.csv")
     assert table.columns[0] == "edit_id"
-    assert set(table["edit_id"]) == {pair.edit_id for pair in open_run("mine").pairs}
+    assert set(table["edit_id"]) == {pair.key[0] for pair in open_run("mine").pairs}
     assert table["rater_kind"].value_counts().to_dict() == {"judge": 8, "person": 3}
     assert EVIL in set(table["question"])
 
@@ -103,7 +108,7 @@ def test_what_a_spreadsheet_saves_is_read(open_run: Any, delimiter: str, line_en
     ledger = open_run("mine")
     pair = ledger.pairs[3]
     head = ("edit_id", "image_sha256", "rater", "decision", "reason", "note", "seconds")
-    row = (pair.edit_id, pair.edited.sha256, "Dora", "Reject", "Ambiguous", '"a;b\tc,"', '"2,5"')
+    row = (pair.key[0], pair.key[1], "Dora", "Reject", "Ambiguous", '"a;b\tc,"', '"2,5"')
     text = line_end.join(delimiter.join(cells) for cells in (head, row, ()))
     report = import_rows(ledger, *read_rows(text.encode(), "x.csv"))
     assert (report.n_new, report.problems) == (1, [])
@@ -127,15 +132,15 @@ def test_bad_rows_are_named_and_the_rest_imported(open_run: Any) -> None:
     ledger = open_run("mine")
     pairs = ledger.pairs
     rows = [
-        (pairs[0].edit_id, pairs[0].edited.sha256, "dora", "keep", "", ""),
-        (pairs[1].edit_id, pairs[0].edited.sha256, "dora", "keep", "", ""),
-        ("f" * 24, pairs[0].edited.sha256, "dora", "keep", "", ""),
-        (pairs[2].edit_id, pairs[2].edited.sha256, "dora", "perhaps", "", ""),
-        (pairs[2].edit_id, pairs[2].edited.sha256, "", "keep", "", ""),
-        (pairs[2].edit_id, pairs[2].edited.sha256, "test judge", "keep", "", ""),
-        (pairs[2].edit_id, pairs[2].edited.sha256, "dora", "reject", "ugly", ""),
-        (pairs[2].edit_id, pairs[2].edited.sha256, "dora", "reject", "", "soon"),
-        (pairs[2].edit_id, pairs[2].edited.sha256, "dora", "", "", ""),
+        (pairs[0].key[0], pairs[0].key[1], "dora", "keep", "", ""),
+        (pairs[1].key[0], pairs[0].key[1], "dora", "keep", "", ""),
+        ("f" * 24, pairs[0].key[1], "dora", "keep", "", ""),
+        (pairs[2].key[0], pairs[2].key[1], "dora", "perhaps", "", ""),
+        (pairs[2].key[0], pairs[2].key[1], "", "keep", "", ""),
+        (pairs[2].key[0], pairs[2].key[1], "test judge", "keep", "", ""),
+        (pairs[2].key[0], pairs[2].key[1], "dora", "reject", "ugly", ""),
+        (pairs[2].key[0], pairs[2].key[1], "dora", "reject", "", "soon"),
+        (pairs[2].key[0], pairs[2].key[1], "dora", "", "", ""),
     ]
     head = "edit_id,image_sha256,rater,decision,reason,seconds\n"
     text = head + "\n".join(",".join(row) for row in rows)
@@ -229,10 +234,10 @@ def test_label_studio_s_own_export_is_read(open_run: Any) -> None:
 
 def test_a_selection_of_pairs_can_be_exported(open_run: Any, tmp_path: Path) -> None:
     pairs = open_run("mine").pairs
-    some = {pairs[1].edit_id, pairs[6].edit_id}
+    some = {pairs[1].key[0], pairs[6].key[0]}
     assert export_verdicts(tmp_path / "mine", tmp_path / "v.csv", some) == 2
     rows, _ = read_rows((tmp_path / "v.csv").read_bytes(), "v.csv")
-    assert {row.key[0] for row in rows} == some
+    assert {cells["edit_id"] for _, cells in rows} == some
 
 
 def test_verdict_files_work_without_the_page(open_run: Any, tmp_path: Path) -> None:

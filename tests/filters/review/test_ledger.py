@@ -21,7 +21,7 @@ from flipbench.filters.effective_verdicts import (
     split_reason,
 )
 from flipbench.filters.review.ledger import Ledger, Refused
-from flipbench.filters.review.pairs import edited_pairs, image_path
+from flipbench.filters.review.tasks import edited_pairs, image_path
 from tests.fixtures.edited_run import edited_run
 
 
@@ -146,7 +146,7 @@ def test_two_people_at_once_lose_nothing(run: Run, ledger: Ledger) -> None:
         list(pool.map(review, ["anna", "ben", "anna", "cleo"]))
     assert len(of(run, "ben")) == len(of(run, "cleo")) == 60
     for rater in ("anna", "ben", "cleo"):
-        runs = [v.run for v in of(run, rater) if v.edit_id == ledger.pairs[0].edit_id]
+        runs = [v.run for v in of(run, rater) if v.edit_id == ledger.pairs[0].key[0]]
         assert runs == list(range(len(runs)))
         assert sum(again(run).counts(rater).values()) == 12
     assert again(run).verdicts(3) == ledger.verdicts(3)
@@ -162,8 +162,8 @@ def test_a_rule_without_objection_is_no_disagreement(run: Run, ledger: Ledger) -
 def by_rule(ledger: Ledger, position: int, decision: Literal["keep", "reject"]) -> Verdict:
     pair = ledger.pairs[position]
     return Verdict(
-        edit_id=pair.edit_id,
-        image_sha256=pair.edited.sha256,
+        edit_id=pair.key[0],
+        image_sha256=pair.key[1],
         rater="rule unchanged",
         rater_kind="rule",
         decision=decision,
@@ -216,8 +216,8 @@ def test_a_nonsensical_verdict_line_is_set_aside(
 
 def test_pairs_with_missing_images_are_left_out(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     pairs = edited_pairs(run)
-    run.images.path(pairs[1].originals[0]).unlink()
-    run.images.path(pairs[2].edited).unlink()
+    run.images.path(pairs[1].pictures[0]).unlink()
+    run.images.path(pairs[2].right).unlink()
     with caplog.at_level(logging.WARNING):
         left = edited_pairs(run)
     assert len(left) == len(pairs) - 2
@@ -227,7 +227,7 @@ def test_pairs_with_missing_images_are_left_out(run: Run, caplog: pytest.LogCapt
 def test_pairs_come_in_item_order_or_the_order_requested(run: Run) -> None:
     pairs = edited_pairs(run)
     assert [pair.item for pair in pairs] == [f"discs {n:04d}" for n in range(12)]
-    edit_ids = {pairs[3].edit_id, pairs[7].edit_id}
+    edit_ids = {pairs[3].key[0], pairs[7].key[0]}
     assert [pair.item for pair in edited_pairs(run, edit_ids)] == ["discs 0003", "discs 0007"]
     with pytest.raises(DataError, match="no edited images"):
         edited_pairs(run, set())

@@ -28,10 +28,10 @@ from PIL import Image
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Caption, Edit, Flip, Item, Source, Verdict
 from flipbench.core.run import Run
-from flipbench.filters.review import app, bounds
+from flipbench.filters.review import app, guard
 from flipbench.filters.review.ledger import Ledger
-from flipbench.filters.review.pairs import edited_pairs
 from flipbench.filters.review.serve import import_verdicts, serve_review
+from flipbench.filters.review.tasks import edited_pairs
 from tests.filters.review.conftest import Client, pairs_of
 from tests.fixtures.edited_run import edited_run
 
@@ -408,9 +408,9 @@ def test_half_sent_requests_neither_block_a_review_nor_stay(
     start: str, serve: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also with complete headers and a body that never ends, and where nothing is sent."""
-    monkeypatch.setattr(bounds, "MAX_CONNECTIONS", 8)
-    monkeypatch.setattr(bounds, "HEADER_SECONDS", 0.5)
-    monkeypatch.setattr(bounds, "BODY_SECONDS", 0.5)
+    monkeypatch.setattr(guard, "MAX_CONNECTIONS", 8)
+    monkeypatch.setattr(guard, "HEADER_SECONDS", 0.5)
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.5)
     address = serve().address
     port = urlsplit(address).port
     if start.startswith("POST"):
@@ -444,7 +444,7 @@ def test_large_requests_are_refused(client: Client) -> None:
 
 def test_errors_of_clients_fill_no_log(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    with bounds.few_messages(lambda: now):
+    with guard.few_messages(lambda: now):
         for _ in range(1000):
             logging.getLogger("asyncio").error("no descriptors", exc_info=OSError(24, "x"))
         assert len(caplog.records) == 10
