@@ -30,8 +30,8 @@ from flipbench.core.run import Run
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.pipeline import score
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
-from flipbench.evaluate.report.table_files import write_scores_csv
-from flipbench.evaluate.report.tables import gap_table
+from flipbench.evaluate.report.score_frame import score_frame, write_scores_csv
+from flipbench.evaluate.report.score_tables import gap_table
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.writers import markdown
 
@@ -115,8 +115,9 @@ def step(name: str, folder: Path, n_pairs: int, n_models: int) -> None:
             PROMPT_SETTINGS,
             run,
         )
-        (folder / "gap.md").write_text(markdown(gap_table(models, scores)))
-        write_scores_csv(folder / "scores.csv", models, scores)
+        frame = score_frame(scores, models)
+        (folder / "gap.md").write_text(markdown(gap_table(models, frame)))
+        write_scores_csv(folder / "scores.csv", frame)
         n = sum(s.n for s in scores if s.rule == "mcnemar")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     print(json.dumps({"seconds": time.process_time() - start, "mib": peak / 1024, "n": n}))

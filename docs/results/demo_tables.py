@@ -21,7 +21,9 @@ from pathlib import Path
 
 from flipbench.evaluate.published.claims import check_claims, claims_table, read_claims
 from flipbench.evaluate.report.results import Results, read_results
-from flipbench.evaluate.report.tables import families, gap_table
+from flipbench.evaluate.report.score_frame import score_frame
+from flipbench.evaluate.report.score_tables import gap_table
+from flipbench.evaluate.report.titles import families
 from flipbench.reporting import writers
 from flipbench.reporting.tables import Table
 
@@ -36,7 +38,7 @@ def tables(results: Results) -> dict[str, str]:
     (models, *_) = families(results.models).values()
     return {
         "detectors": "\n\n".join(map(table_rows, results.tables)),
-        "gap": table_rows(gap_table(models, results.gaps)),
+        "gap": table_rows(gap_table(models, score_frame(results.gaps, models))),
     }
 
 

@@ -21,7 +21,7 @@ from flipbench.reporting.sections import Section
 from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 
 from ..protocol.grid import GridModel
-from ..report.tables import as_header, families, label
+from ..report.titles import as_header, families, label
 from .diagnosis import CATEGORIES, PRESUMES, SYMPTOMS, Diagnosis
 
 KEY, TITLE = "diagnosis", "Why items fell"

@@ -9,22 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+
 from flipbench.core.files import printable
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Response, Score
 from flipbench.reporting import formats
 
 from ..protocol.grid import GridModel
-from ..report.tables import (
-    VERDICTS,
-    cell_key,
-    families,
-    label,
-    rule_title,
-    scores_of,
-    statistic_cell,
-    title,
-)
+from ..report.score_tables import Row, cell_key, statistic_cell
+from ..report.titles import VERDICTS, families, label, rule_title, title
 
 Replies = Mapping[str, Mapping[str, tuple[Response | None, Response | None]]]
 """By model fingerprint and original item's id: replies to the original and the perturbed item."""
@@ -44,26 +38,36 @@ def make_explorer(
     benchmark: PairedBenchmark,
     grid: Sequence[GridModel],
     scores: Sequence[Score],
+    frame: pd.DataFrame,
     replies: Replies | None = None,
 ) -> Explorer:
-    """Return the items behind each score of the grid, by the keys that cells of tables have.
+    """Return the items behind each score of ``frame``, by the keys that cells of tables have.
 
     Values are rounded to four significant digits, log-probabilities to two decimals.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        The `score_frame` of ``scores``.
     """
     pairs = benchmark.pairs
     at = {item.id: n for n, pair in enumerate(pairs) for item in (pair.original, pair.perturbed)}
     series: dict[str, int] = {}  # rules of a detector often share their values
     cells: dict[str, Any] = {}
-    for model in grid:
-        for detector, rules in scores_of(model, grid, scores).items():
-            for rule, score in rules.items():
-                values: list[float | None] = [None] * len(pairs)
-                for item, value in score.per_item.items():
-                    if item in at:
-                        values[at[item]] = float(f"{value:.{_DIGITS}g}")
-                known = json.dumps(values) if any(v is not None for v in values) else ""
-                number = series.setdefault(known, len(series)) if known else -1
-                cells[cell_key(model.name, detector, rule)] = _cell(score, rule, number)
+    by_id = {score.id: score for score in scores}
+    models = {model.fingerprint: at for at, model in enumerate(grid)}
+    detectors = {name: at for at, name in enumerate(dict.fromkeys(s.detector for s in scores))}
+    rows = frame.to_dict("records")
+    rows.sort(key=lambda row: (models[row["fingerprint"]], detectors[row["detector"]]))
+    for row in rows:
+        score = by_id[row["id"]]
+        values: list[float | None] = [None] * len(pairs)
+        for item, value in score.per_item.items():
+            if item in at:
+                values[at[item]] = float(f"{value:.{_DIGITS}g}")
+        packed_values = json.dumps(values) if any(v is not None for v in values) else ""
+        number = series.setdefault(packed_values, len(series)) if packed_values else -1
+        cells[cell_key(row["model"], row["detector"], row["column"])] = _cell(row, score, number)
     ordered = [(m, models) for models in families(grid).values() for m in models]
     content = {
         "models": [
@@ -80,15 +84,14 @@ def make_explorer(
     return Explorer(base64.b64encode(packed).decode(), len(cells))
 
 
-def _cell(score: Score, rule: str, series: int) -> dict[str, Any]:
-    value = statistic_cell(score).plain()
+def _cell(row: Row, score: Score, series: int) -> dict[str, Any]:
     return {
         "model": score.model,
         "detector": title(score.detector),
-        "rule": rule_title(score.detector, rule),
+        "rule": rule_title(score.detector, row["column"]),
         "verdict": VERDICTS[score.verdict],
         "reason": score.reason,
-        "statistic": value,
+        "statistic": statistic_cell(row).plain(),
         "p": formats.p_value(score.p_value),
         "n": score.n,
         "rises": score.direction == "rises",

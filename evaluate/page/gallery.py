@@ -15,7 +15,7 @@ from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import ImageRef, Item, Score
 
 from ..protocol.grid import GridModel
-from ..report.tables import gap_scores
+from ..report.score_tables import gap_scores
 from ..scoring.suspicion import Suspicion, suspicions
 
 BUDGET = 3_500_000  # bytes of base64 text, so that a page of 500 pairs stays under 5 MB
@@ -104,7 +104,7 @@ def make_gallery(
         image.resize(size, Image.Resampling.LANCZOS).save(buffer, "WEBP", quality=quality)
         return base64.b64encode(buffer.getvalue()).decode(), *size
 
-    scored = gap_scores(grid, grid, scores)
+    scored = gap_scores(grid, scores)
     suspicion = suspicions(benchmark, grid, scores)
     ordered = sorted(
         benchmark.pairs, key=lambda pair: -round(suspicion[pair.original.id].value, 9)

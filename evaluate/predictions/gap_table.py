@@ -16,8 +16,8 @@ from flipbench.reporting import formats, writers
 from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
 
 from ..protocol.rules import Verdict
-from ..report.table_files import result_columns
-from ..report.tables import TEST, VERDICTS, as_header
+from ..report.score_frame import result_columns
+from ..report.titles import TEST, VERDICTS, as_header
 from ..verdict.decision import Decision, GapEvidence, decide
 from ..verdict.sensitivity import changes_of
 from ..verdict.tables import memory_cell

@@ -11,13 +11,13 @@ from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.rates import Rate
 from flipbench.prompting.prompts import PromptSettings
-from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
+from flipbench.reporting.tables import Table, build_table
 
 from ..protocol.detector import Answers, gold_of
 from ..protocol.grid import GridModel
 from ..statistics.paired import Outcome
 from ..statistics.resampling import bootstrap_interval
-from . import tables
+from .titles import CAPTIONS, by_family
 
 
 @dataclass(frozen=True)
@@ -112,21 +112,14 @@ def has_groups(benchmark: PairedBenchmark) -> bool:
 
 def group_table(grid: Sequence[GridModel], metrics: Mapping[str, GroupMetrics]) -> Table:
     """Return the metrics of several models, by fingerprint, as a table."""
-    groups = []
-    for family, models in tables.families(grid).items():
-        rows = [Row(tables.label(m, models), _cells(metrics[m.fingerprint])) for m in models]
-        groups.append((family, tuple(rows)))
-    headers = ("Accuracy, %", "Q-Acc, %", "I-Acc, %", "G-Acc, %", "No answer")
-    return Table(
-        "groups",
-        "Accuracy: a question answered right on an image. Q-Acc: questions right on both images;"
-        " I-Acc: images on which all questions are right; G-Acc: groups with all of these right"
-        " (NaturalBench). Anything with a missing answer is not counted. 95 % intervals resample"
-        " whole groups.",
-        "Model",
-        tuple(map(Column, headers)),
-        tuple(groups),
+    columns = (
+        ("Accuracy, %", lambda m: m.accuracy),
+        ("Q-Acc, %", lambda m: m.question),
+        ("I-Acc, %", lambda m: m.image),
+        ("G-Acc, %", lambda m: m.group),
+        ("No answer", lambda m: m.n_missing),
     )
+    return build_table("groups", CAPTIONS["groups"], "Model", columns, by_family(grid, metrics))
 
 
 def _images(pair: Pair) -> list[str]:
@@ -153,8 +146,3 @@ def _rate(members: Sequence[tuple[str, Outcome]]) -> Rate:
     rng = generator(0, "groups", "bootstrap")
     interval = bootstrap_interval(np.array(rights, dtype=float), rng, clusters=names)
     return Rate(k=k, n=n, interval=interval, n_clusters=n_groups)
-
-
-def _cells(metrics: GroupMetrics) -> tuple[Cell, ...]:
-    rates = (metrics.accuracy, metrics.question, metrics.image, metrics.group)
-    return (*map(rate_cell, rates), Cell(str(metrics.n_missing)))

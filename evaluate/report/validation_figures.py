@@ -1,15 +1,23 @@
-"""The figures of a validation: ROC curves, detectors by model, power against the dose."""
+"""The figures of a validation: ROC curves, power against the dose, detectors by model."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
+from typing import Any
 
+import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+from matplotlib.ticker import PercentFormatter
+from scipy.stats import rankdata
 
 from flipbench.core.rates import Rate
 from flipbench.core.records import Score
@@ -17,6 +25,7 @@ from flipbench.reporting.figures import (
     LIGHT,
     Figure,
     FigurePanel,
+    draw_interval,
     save,
     save_parts,
     settings,
@@ -27,252 +36,48 @@ from ..statistics.roc import Separation
 from ..validation.dose import rises
 from ..validation.external import key_of
 from ..validation.validation import Validation
-from . import validation_plots
-from .tables import families, label, rule_title
-from .validation_plots import HeatRow
+from .dose_figures import dose_axis
+from .titles import CAPTIONS, families, label, rule_title
 from .validation_tables import by_default_rule, title_among, two_decimals
 
 N_BEST = 6  # detectors whose curves the overview shows
 FAMILIES_SIDE_BY_SIDE = 2
+N_SHADES = 5
+FIFTHS = (
+    "least suspicious fifth of the models",
+    "second fifth",
+    "third fifth",
+    "fourth fifth",
+    "most suspicious fifth",
+)
+_SHADES = [matplotlib.colormaps["cividis"](x) for x in np.linspace(0.08, 1, N_SHADES)]
+# Not the theme's colours: marks on shades look the same on a dark page.
+_OUTLINED = {"linestyle": "", "color": "#010101", "markeredgecolor": "#fefefe", "markersize": 8}
+_MARKS: dict[str, dict[str, Any]] = {
+    "contaminated": {"marker": "o", "markeredgewidth": 1.2, **_OUTLINED},
+    "inconclusive": {"marker": "$?$", "markeredgewidth": 0.4, **_OUTLINED},
+    "nothing": {"marker": "_", "linestyle": "", "color": LIGHT.muted, "markersize": 6},
+}
+_DASHES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 3)))
+_MARKERS = "osD^vP"
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class HeatRow:
+    """One rule: a verdict ("" without a score) and a suspicion in [0, 1] or NaN, shape (M,)."""
+
     name: str
-    canvas: Canvas
-    alt: str
-
-
-@dataclass(frozen=True)
-class ValidationFigures:
-    """Those of the best detectors, and those of each detector by its name."""
-
-    best: list[Figure]
-    by_detector: dict[str, Figure]
+    verdicts: tuple[str, ...]
+    suspicion: tuple[float, ...]
+    detector: str = ""
+    rule: str = ""
+    suspected: bool = False
 
     @property
-    def all(self) -> list[Figure]:
-        """All of them."""
-        return [*self.best, *self.by_detector.values()]
-
-
-def make_validation_figures(
-    validations: Sequence[Validation],
-    grid: Sequence[GridModel],
-    scores: Sequence[Score],
-    folder: Path,
-) -> ValidationFigures:
-    """Write every figure that has data as PNG and SVG; return those for the page.
-
-    Files are ``detectors`` and ``detectors_by_models`` (heat maps, which the page has as tables),
-    ``roc`` and ``power_by_dose`` of the best detectors, and both of each detector.
-    """
-    with settings():
-        for key, heats in (
-            ("detectors", _overviews(validations, grid, scores)),
-            ("detectors_by_models", _heat_maps(validations, grid, scores)),
-        ):
-            for panel in heats:
-                _save(panel, key if len(heats) == 1 else f"{key}-{panel.name}", folder)
-        best = [v for v in by_default_rule(validations) if v.separation][:N_BEST]
-        with_power = [v for v in by_default_rule(validations) if v.power][:N_BEST]
-        found = [
-            _overview(
-                "roc",
-                "ROC curves over models",
-                "Contaminated against clean models flagged as the threshold falls, with AUROC and"
-                " its 95 % interval. A curve has at most as many steps as there are clean models.",
-                [(v, _draw_roc, _roc_alt) for v in best],
-                validations,
-                folder,
-            ),
-            _overview(
-                "power_by_dose",
-                "Power against the dose",
-                "Share of models that the default rule calls contaminated, with 95 % intervals."
-                " Dose 0 is all clean models: false alarms.",
-                [(v, _draw_power, _power_alt) for v in with_power],
-                validations,
-                folder,
-            ),
-        ]
-        panels: dict[str, list[FigurePanel]] = {}
-        for key, of_kind in (("roc", _rocs(validations)), ("power_by_dose", _powers(validations))):
-            for detector, panel in of_kind:
-                made = _save(panel, f"{key}-{panel.name}", folder)
-                panels.setdefault(detector, []).append(made)
-    by_detector = {
-        detector: Figure(f"rules-{detector}", "", "", tuple(of_detector))
-        for detector, of_detector in panels.items()
-    }
-    return ValidationFigures([figure for figure in found if figure.panels], by_detector)
-
-
-def _save(drawn: _Drawn, name: str, folder: Path) -> FigurePanel:
-    path = folder / re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-")
-    return FigurePanel(save(drawn.canvas, path), drawn.alt)
-
-
-_Draw = Callable[[Axes, Validation], None]
-_Alt = Callable[[str, Validation], str]
-_Drawing = tuple[Validation, _Draw, _Alt]
-
-
-def _overview(
-    key: str,
-    heading: str,
-    caption: str,
-    drawings: Sequence[_Drawing],
-    validations: Sequence[Validation],
-    folder: Path,
-) -> Figure:
-    """Draw one small panel per detector: side by side in the file, apart for the page."""
-
-    def canvas(shown: Sequence[_Drawing]) -> Canvas:
-        columns = min(3, len(shown))
-        rows = -(-len(shown) // columns)
-        made = Canvas(figsize=(2.9 * columns, 2.7 * rows), layout="constrained")
-        for at, (v, draw, _) in enumerate(shown, 1):
-            axes = made.add_subplot(rows, columns, at)
-            draw(axes, v)
-            axes.set_title("\n".join(wrap(title_among(v, validations), 30)), fontsize=9)
-        return made
-
-    svgs = save_parts(canvas, drawings, folder / key) if drawings else []
-    alts = [alt(title_among(v, validations), v) for v, _, alt in drawings]
-    panels = map(FigurePanel, svgs, alts)
-    return Figure(key, heading, caption, tuple(panels))
-
-
-def _draw_roc(axes: Axes, v: Validation) -> None:
-    assert v.separation is not None
-    validation_plots.draw_roc(axes, [("", v.separation)])
-    text = f"AUROC {v.separation.auroc:.2f}\n{two_decimals(v.separation.interval)}"
-    axes.text(0.96, 0.06, text, ha="right", va="bottom", fontsize=8, color=LIGHT.ink)
-    axes.set(xlabel="clean flagged", ylabel="contaminated flagged")
-
-
-def _roc_alt(name: str, v: Validation) -> str:
-    assert v.separation is not None
-    between = two_decimals(v.separation.interval)
-    return f"ROC curve of {name}: AUROC {v.separation.auroc:.2f} {between}."
-
-
-def _draw_power(axes: Axes, v: Validation) -> None:
-    validation_plots.draw_power(axes, [("", _by_dose(v))])
-    axes.set(xlabel="dose (0 = clean)", ylabel="models flagged")
-
-
-def _power_alt(name: str, v: Validation) -> str:
-    return f"Models that {name} flags: {_rates(_by_dose(v))}."
-
-
-def _by_dose(v: Validation) -> dict[int, Rate]:
-    return {**({0: v.alarms} if v.alarms.n else {}), **v.power}
-
-
-def _rates(line: Mapping[int, Rate]) -> str:
-    return ", ".join(f"{rate.k}/{rate.n} at dose {dose}" for dose, rate in line.items())
-
-
-def _rocs(validations: Sequence[Validation]) -> list[tuple[str, _Drawn]]:
-    """Draw each detector's ROC curves; rules that share a statistic share a curve."""
-    curves: dict[tuple[str, str], dict[object, tuple[str, Separation]]] = {}
-    for v in validations:
-        if v.separation is not None:
-            auroc = f"{v.separation.auroc:.2f} {two_decimals(v.separation.interval)}"
-            text = f"{rule_title(v.detector, v.rule)} {auroc}"
-            same = curves.setdefault((v.detector, title_among(v, validations)), {})
-            same.setdefault((v.separation.fpr, v.separation.tpr), (text, v.separation))
-    panels = []
-    for (detector, name), distinct in curves.items():
-        lines = list(distinct.values())
-        canvas = Canvas(figsize=(3.7, 3.7 + 0.19 * len(lines)), layout="constrained")
-        axes = canvas.add_subplot()
-        validation_plots.draw_roc(axes, lines)
-        axes.set_title(name)
-        canvas.legend(loc="outside lower left", ncols=1, fontsize=8)
-        first = lines[0][1]
-        models = f"{first.n_contaminated} contaminated and {first.n_clean} clean models"
-        aurocs = "; ".join(text for text, _ in lines)
-        alt = f"ROC curves of {name} over {models}. AUROC: {aurocs}."
-        panels.append((detector, _Drawn(name, canvas, alt)))
-    return panels
-
-
-def _powers(validations: Sequence[Validation]) -> list[tuple[str, _Drawn]]:
-    """Draw each detector's rules: how many models they flag, by dose."""
-    by_detector: dict[tuple[str, str], list[tuple[str, Mapping[int, Rate]]]] = {}
-    for v in validations:
-        if v.power:
-            line = (rule_title(v.detector, v.rule), _by_dose(v))
-            key = (v.detector, title_among(v, validations))
-            by_detector.setdefault(key, []).append(line)
-    panels = []
-    for (detector, name), lines in by_detector.items():
-        canvas = Canvas(figsize=(4.6, 3.1 + 0.19 * len(lines)), layout="constrained")
-        axes = canvas.add_subplot()
-        validation_plots.draw_power(axes, lines)
-        axes.set_title(name)
-        canvas.legend(loc="outside lower left", ncols=2, fontsize=8)
-        rates = "; ".join(f"{rule}: {_rates(line)}" for rule, line in lines)
-        alt = f"Models that {name} calls contaminated, against the dose. {rates}."
-        panels.append((detector, _Drawn(name, canvas, alt)))
-    return panels
-
-
-def _overviews(
-    validations: Sequence[Validation], grid: Sequence[GridModel], scores: Sequence[Score]
-) -> list[_Drawn]:
-    """Draw families side by side by default rules; nothing if there are no other rules."""
-    chosen = by_default_rule(validations)
-    if not 0 < len(chosen) < len(validations):
-        return []
-    panels, by_family = [], list(families(grid).items())
-    for at in range(0, len(by_family), FAMILIES_SIDE_BY_SIDE):
-        shown = by_family[at : at + FAMILIES_SIDE_BY_SIDE]
-        heats = {family: _heat(chosen, grid, models, scores) for family, models in shown}
-        width = 2.4 + 0.27 * sum(len(models) for _, models in shown)
-        panels.append(_heat_panel(heats, (width, 2.5 + 0.27 * len(chosen))))
-    return panels
-
-
-def _heat_maps(
-    validations: Sequence[Validation], grid: Sequence[GridModel], scores: Sequence[Score]
-) -> list[_Drawn]:
-    if not validations:
-        return []
-    by_family = families(grid)
-    width = 3.3 + 0.27 * max(map(len, by_family.values()), default=0)
-    size = (width, 2.3 + 0.27 * len(validations))
-    return [
-        _heat_panel({family: _heat(validations, grid, models, scores, rules=True)}, size)
-        for family, models in by_family.items()
-    ]
-
-
-def _heat_panel(heats: dict[str, Heat], size: tuple[float, float]) -> _Drawn:
-    """Draw the heat maps of several families side by side."""
-    canvas = Canvas(figsize=size, layout="constrained")
-    widths = [len(heat.names) for heat in heats.values()]
-    all_axes = canvas.subplots(1, len(heats), sharey=True, squeeze=False, width_ratios=widths)
-    for axes, (family, heat) in zip(all_axes[0], heats.items(), strict=True):
-        validation_plots.draw_heat(axes, heat.rows, heat.names, heat.n_clean)
-        axes.set_title(family)
-    legend = validation_plots.heat_legend()
-    canvas.legend(handles=legend, loc="outside lower left", ncols=2, fontsize=8)
-    _fit_height(canvas)
-    alt = " ".join(heat.alt(family) for family, heat in heats.items())
-    return _Drawn(", ".join(heats), canvas, alt)
-
-
-def _fit_height(canvas: Canvas) -> None:
-    """Bring the names and the legend below them together: square cells leave height unused."""
-    canvas.draw_without_rendering()
-    lowest = min(label.get_window_extent().y0 for a in canvas.axes for label in a.get_xticklabels())
-    empty = (lowest - canvas.legends[0].get_window_extent().y1) / canvas.dpi
-    width, height = canvas.get_size_inches()
-    canvas.set_size_inches(width, height - empty + 0.1)
+    def fifths(self) -> list[int | None]:
+        """The fifth of each suspicion, 0 least and 4 most suspicious; None for NaN."""
+        last = N_SHADES - 1
+        return [None if math.isnan(s) else min(int(s * N_SHADES), last) for s in self.suspicion]
 
 
 @dataclass(frozen=True)
@@ -303,6 +108,233 @@ class Heat:
         return f"Models of {family} that each rule calls contaminated. {'; '.join(counts)}."
 
 
+@dataclass(frozen=True)
+class ValidationFigures:
+    """Those of the best detectors, and those of each detector by its name."""
+
+    best: list[Figure]
+    by_detector: dict[str, Figure]
+
+    @property
+    def all(self) -> list[Figure]:
+        """All of them."""
+        return [*self.best, *self.by_detector.values()]
+
+
+def make_validation_figures(
+    validations: Sequence[Validation],
+    grid: Sequence[GridModel],
+    scores: Sequence[Score],
+    folder: Path,
+) -> ValidationFigures:
+    """Write every figure that has data as PNG and SVG; return those for the page.
+
+    Files are ``detectors`` and ``detectors_by_models`` (heat maps, which the page has as tables),
+    ``roc`` and ``power_by_dose`` of the best detectors, and both of each detector.
+    """
+    defaults = by_default_rule(validations)
+    with settings():
+        for key, heats in (
+            ("detectors", _overviews(validations, grid, scores)),
+            ("detectors_by_models", _heat_maps(validations, grid, scores)),
+        ):
+            for name, canvas in heats.items():
+                save(canvas, _path(folder, key if len(heats) == 1 else f"{key}-{name}"))
+        best = [
+            _overview("roc", "ROC curves over models", _draw_one_roc, _roc_alt,
+                      [v for v in defaults if v.separation], validations, folder),
+            _overview("power_by_dose", "Power against the dose", _draw_one_power, _power_alt,
+                      [v for v in defaults if v.power], validations, folder),
+        ]  # fmt: skip
+        panels: dict[str, list[FigurePanel]] = {}
+        for key, drawn in (("roc", _rocs(validations)), ("power_by_dose", _powers(validations))):
+            for (detector, name), (canvas, alt) in drawn.items():
+                svg = save(canvas, _path(folder, f"{key}-{name}"))
+                panels.setdefault(detector, []).append(FigurePanel(svg, alt))
+    by_detector = {
+        detector: Figure(f"rules-{detector}", "", "", tuple(of_detector))
+        for detector, of_detector in panels.items()
+    }
+    return ValidationFigures([figure for figure in best if figure.panels], by_detector)
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / re.sub(r"[^a-z0-9_]+", "-", name.lower()).strip("-")
+
+
+# ----------------------------------------------------------------------- curves and power
+
+
+def _overview(
+    key: str,
+    heading: str,
+    draw: Callable[[Axes, Validation], None],
+    alt: Callable[[str, Validation], str],
+    defaults: Sequence[Validation],
+    validations: Sequence[Validation],
+    folder: Path,
+) -> Figure:
+    """Draw one small panel per detector: side by side in the file, apart for the page."""
+    best = defaults[:N_BEST]
+
+    def draw_panels(shown: Sequence[Validation]) -> Canvas:
+        columns = min(3, len(shown))
+        rows = -(-len(shown) // columns)
+        canvas = Canvas(figsize=(2.9 * columns, 2.7 * rows), layout="constrained")
+        for at, v in enumerate(shown, 1):
+            axes = canvas.add_subplot(rows, columns, at)
+            draw(axes, v)
+            axes.set_title("\n".join(wrap(title_among(v, validations), 30)), fontsize=9)
+        return canvas
+
+    svgs = save_parts(draw_panels, best, folder / key) if best else []
+    alts = [alt(title_among(v, validations), v) for v in best]
+    return Figure(key, heading, CAPTIONS[key], tuple(map(FigurePanel, svgs, alts)))
+
+
+def _draw_one_roc(axes: Axes, v: Validation) -> None:
+    assert v.separation is not None
+    draw_roc(axes, [("", v.separation)])
+    text = f"AUROC {v.separation.auroc:.2f}\n{two_decimals(v.separation.interval)}"
+    axes.text(0.96, 0.06, text, ha="right", va="bottom", fontsize=8, color=LIGHT.ink)
+    axes.set(xlabel="clean flagged", ylabel="contaminated flagged")
+
+
+def _auroc(separation: Separation) -> str:
+    return f"{separation.auroc:.2f} {two_decimals(separation.interval)}"
+
+
+def _roc_alt(name: str, v: Validation) -> str:
+    assert v.separation is not None
+    return f"ROC curve of {name}: AUROC {_auroc(v.separation)}."
+
+
+def _draw_one_power(axes: Axes, v: Validation) -> None:
+    draw_power(axes, [("", _by_dose(v))])
+    axes.set(xlabel="dose (0 = clean)", ylabel="models flagged")
+
+
+def _power_alt(name: str, v: Validation) -> str:
+    return f"Models that {name} flags: {_rates(_by_dose(v))}."
+
+
+def _by_dose(v: Validation) -> dict[int, Rate]:
+    return {**({0: v.alarms} if v.alarms.n else {}), **v.power}
+
+
+def _rates(line: Mapping[int, Rate]) -> str:
+    return ", ".join(f"{rate.k}/{rate.n} at dose {dose}" for dose, rate in line.items())
+
+
+_Drawn = dict[tuple[str, str], tuple[Canvas, str]]
+"""Figures and alternative texts by detector and title."""
+
+
+def _rocs(validations: Sequence[Validation]) -> _Drawn:
+    """Draw each detector's ROC curves; rules that share a statistic share a curve."""
+    curves: dict[tuple[str, str], dict[object, tuple[str, Separation]]] = {}
+    for v in validations:
+        if (separation := v.separation) is not None:
+            same = curves.setdefault((v.detector, title_among(v, validations)), {})
+            text = f"{rule_title(v.detector, v.rule)} {_auroc(separation)}"
+            same.setdefault((separation.fpr, separation.tpr), (text, separation))
+    drawn: _Drawn = {}
+    for (detector, name), distinct in curves.items():
+        lines = list(distinct.values())
+        canvas = _one_axes(name, lines, draw_roc, (3.7, 3.7), ncols=1)
+        n_dirty, n_clean = lines[0][1].n_contaminated, lines[0][1].n_clean
+        models = f"{n_dirty} contaminated and {n_clean} clean models"
+        aurocs = "; ".join(text for text, _ in lines)
+        drawn[detector, name] = canvas, f"ROC curves of {name} over {models}. AUROC: {aurocs}."
+    return drawn
+
+
+def _powers(validations: Sequence[Validation]) -> _Drawn:
+    """Draw each detector's rules: how many models they flag, by dose."""
+    by_detector: dict[tuple[str, str], list[tuple[str, Mapping[int, Rate]]]] = {}
+    for v in validations:
+        if v.power:
+            line = (rule_title(v.detector, v.rule), _by_dose(v))
+            by_detector.setdefault((v.detector, title_among(v, validations)), []).append(line)
+    drawn: _Drawn = {}
+    for (detector, name), lines in by_detector.items():
+        canvas = _one_axes(name, lines, draw_power, (4.6, 3.1), ncols=2)
+        rates = "; ".join(f"{rule}: {_rates(line)}" for rule, line in lines)
+        alt = f"Models that {name} calls contaminated, against the dose. {rates}."
+        drawn[detector, name] = canvas, alt
+    return drawn
+
+
+def _one_axes(
+    name: str,
+    lines: Sequence[Any],
+    draw: Callable[[Axes, Sequence[Any]], None],
+    size: tuple[float, float],
+    ncols: int,
+) -> Canvas:
+    """Draw a detector's lines with their legend below."""
+    canvas = Canvas(figsize=(size[0], size[1] + 0.19 * len(lines)), layout="constrained")
+    axes = canvas.add_subplot()
+    draw(axes, lines)
+    axes.set_title(name)
+    canvas.legend(loc="outside lower left", ncols=ncols, fontsize=8)
+    return canvas
+
+
+def draw_roc(axes: Axes, curves: Sequence[tuple[str, Separation]]) -> None:
+    """Draw up to six ROC curves; earlier ones are wider, so that equal ones stay visible."""
+    axes.plot([0, 1], [0, 1], color=LIGHT.grid, linewidth=1, zorder=1)
+    for at, (name, separation) in enumerate(curves):
+        axes.plot(
+            separation.fpr,
+            separation.tpr,
+            linestyle=_DASHES[at % len(_DASHES)] if at else "-",
+            color=LIGHT.lines[at % len(LIGHT.lines)],
+            linewidth=1.4 + 0.8 * (len(curves) - 1 - at),
+            solid_capstyle="butt",
+            label=name,
+            zorder=2 + at,
+            clip_on=False,
+        )
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    axes.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    axes.set(xlabel="clean models flagged (FPR)", ylabel="contaminated models flagged (TPR)")
+    axes.grid(color=LIGHT.grid, linewidth=0.6)
+
+
+def draw_power(axes: Axes, lines: Sequence[tuple[str, Mapping[int, Rate]]]) -> None:
+    """Draw up to six rules: the share of models they flag at each dose, dose 0 = false alarms."""
+    most = max((dose for _, line in lines for dose in line), default=1)
+    for at, (name, line) in enumerate(lines):
+        shift = 0.0 if most > 20 else 0.012 * most * (at - (len(lines) - 1) / 2)
+        doses = [dose + shift for dose in line]
+        color = LIGHT.lines[at % len(LIGHT.lines)]
+        style: dict[str, Any] = {"color": color, "linewidth": 1.1, "alpha": 0.6, "zorder": 2}
+        for x, rate in zip(doses, line.values(), strict=True):
+            draw_interval(axes, x, rate.interval, 1, **style)
+        axes.plot(
+            doses,
+            [rate.k / rate.n for rate in line.values()],
+            linestyle=_DASHES[at % len(_DASHES)],
+            marker=_MARKERS[at % len(_MARKERS)],
+            markersize=5,
+            color=color,
+            linewidth=1.6,
+            label=name,
+            zorder=3,
+        )
+    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0, symbol=" %"))
+    axes.set_ylim(-0.03, 1.03)
+    axes.set_ylabel("models flagged")
+    axes.grid(axis="y", color=LIGHT.grid, linewidth=0.6)
+    dose_axis(axes, most)
+    axes.set_xlim(left=-0.3 if most > 20 else -0.06 * most)
+
+
+# ------------------------------------------------------------------------------ heat maps
+
+
 def overview_heats(
     validations: Sequence[Validation], grid: Sequence[GridModel], scores: Sequence[Score]
 ) -> dict[str, Heat]:
@@ -310,11 +342,42 @@ def overview_heats(
 
     If no detector is built in, all rules.
     """
-    chosen, known = by_default_rule(validations), bool(validations)
+    if not validations:
+        return {}
+    defaults = by_default_rule(validations)
     return {
-        family: _heat(chosen or validations, grid, models, scores, rules=not chosen)
+        family: _heat(defaults or validations, grid, models, scores, rules=not defaults)
         for family, models in families(grid).items()
-        if known
+    }
+
+
+def _overviews(
+    validations: Sequence[Validation], grid: Sequence[GridModel], scores: Sequence[Score]
+) -> dict[str, Canvas]:
+    """Draw families side by side by default rules; nothing if there are no other rules."""
+    defaults = by_default_rule(validations)
+    if not 0 < len(defaults) < len(validations):
+        return {}
+    panels, by_family = {}, list(families(grid).items())
+    for at in range(0, len(by_family), FAMILIES_SIDE_BY_SIDE):
+        shown = dict(by_family[at : at + FAMILIES_SIDE_BY_SIDE])
+        heats = {family: _heat(defaults, grid, shown[family], scores) for family in shown}
+        width = 2.4 + 0.27 * sum(map(len, shown.values()))
+        panels[", ".join(shown)] = _heat_figure(heats, (width, 2.5 + 0.27 * len(defaults)))
+    return panels
+
+
+def _heat_maps(
+    validations: Sequence[Validation], grid: Sequence[GridModel], scores: Sequence[Score]
+) -> dict[str, Canvas]:
+    if not validations:
+        return {}
+    by_family = families(grid)
+    width = 3.3 + 0.27 * max(map(len, by_family.values()), default=0)
+    size = (width, 2.3 + 0.27 * len(validations))
+    return {
+        family: _heat_figure({family: _heat(validations, grid, models, scores, rules=True)}, size)
+        for family, models in by_family.items()
     }
 
 
@@ -326,19 +389,93 @@ def _heat(
     rules: bool = False,
 ) -> Heat:
     """Return the rows of ``models``; suspicion is ranked among all models of the grid."""
-    known = {(*key_of(s), s.model_fingerprint): s for s in scores}
+    by_key = {(*key_of(s), s.model_fingerprint): s for s in scores}
     rows = []
     for v in validations:
         key = (v.detector, v.rule, v.benchmark_id)
-        scored = [known.get((*key, model.fingerprint)) for model in grid]
-        usable = [s for s in scored if s and s.statistic is not None]
-        ranks = validation_plots.suspicion_ranks(scored, rises(usable) if usable else False)
-        scored_ranks = zip(grid, scored, ranks, strict=True)
-        cells = {m.fingerprint: (s.verdict, rank) for m, s, rank in scored_ranks if s}
-        row = [cells.get(model.fingerprint, ("", float("nan"))) for model in models]
-        mark = " ‡" if v.external_alarms.suspected else ""
+        of_grid = [by_key.get((*key, model.fingerprint)) for model in grid]
+        usable = [s for s in of_grid if s and s.statistic is not None]
+        ranks = suspicion_ranks(of_grid, rises(usable) if usable else False)
+        triples = zip(grid, of_grid, ranks, strict=True)
+        cells = {model.fingerprint: (s.verdict, rank) for model, s, rank in triples if s}
+        row = [cells.get(model.fingerprint, ("", math.nan)) for model in models]
         verdicts, shades = zip(*row, strict=True)
-        name = title_among(v, validations, rules) + mark
         suspected = v.external_alarms.suspected
+        name = title_among(v, validations, rules) + (" ‡" if suspected else "")
         rows.append(HeatRow(name, verdicts, shades, v.detector, v.rule, suspected))
     return Heat(rows, models)
+
+
+def _heat_figure(heats: dict[str, Heat], size: tuple[float, float]) -> Canvas:
+    """Draw the heat maps of several families side by side."""
+    canvas = Canvas(figsize=size, layout="constrained")
+    widths = [len(heat.models) for heat in heats.values()]
+    all_axes = canvas.subplots(1, len(heats), sharey=True, squeeze=False, width_ratios=widths)
+    for axes, (family, heat) in zip(all_axes[0], heats.items(), strict=True):
+        draw_heat(axes, heat.rows, heat.names, heat.n_clean)
+        axes.set_title(family)
+    canvas.legend(handles=heat_legend(), loc="outside lower left", ncols=2, fontsize=8)
+    # Bring the names and the legend below them together: square cells leave height unused.
+    canvas.draw_without_rendering()
+    lowest = min(name.get_window_extent().y0 for a in canvas.axes for name in a.get_xticklabels())
+    empty = (lowest - canvas.legends[0].get_window_extent().y1) / canvas.dpi
+    width, height = canvas.get_size_inches()
+    canvas.set_size_inches(width, height - empty + 0.1)
+    return canvas
+
+
+def draw_heat(axes: Axes, rows: Sequence[HeatRow], models: Sequence[str], n_clean: int) -> None:
+    """Draw rules by models: the shade is the suspicion, a dot the verdict "contaminated"."""
+    shades = np.array([row.suspicion for row in rows], dtype=float)
+    axes.pcolormesh(
+        np.ma.masked_invalid(shades),
+        cmap=ListedColormap(_SHADES),
+        norm=BoundaryNorm(np.linspace(0, 1, N_SHADES + 1), N_SHADES),
+        edgecolors=LIGHT.paper,
+        linewidth=1.5,
+    )
+    verdicts = np.array([row.verdicts for row in rows], dtype=object)
+    for has_mark, mark in (
+        (verdicts == "contaminated", _MARKS["contaminated"]),
+        (verdicts == "inconclusive", _MARKS["inconclusive"]),
+        (np.isnan(shades) & (verdicts != "contaminated"), _MARKS["nothing"]),
+    ):
+        y, x = np.nonzero(has_mark)
+        axes.plot(x + 0.5, y + 0.5, **mark)
+    if 0 < n_clean < len(models):
+        axes.axvline(n_clean, color=LIGHT.ink, linewidth=1.6)
+    places = np.arange(len(models)) + 0.5
+    axes.set_xticks(places, models, rotation=50, ha="right", rotation_mode="anchor")
+    axes.set_yticks(np.arange(len(rows)) + 0.5, [row.name for row in rows])
+    axes.set_ylim(len(rows), 0)  # the first on top, even if axes are shared
+    axes.set_aspect("equal", anchor="NW")
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def heat_legend() -> list[Line2D]:
+    """Return the legend of the heat map's marks and shades."""
+    square: dict[str, Any] = {"marker": "s", "linestyle": "", "markersize": 9}
+    return [
+        Line2D([], [], label="called contaminated", **_MARKS["contaminated"]),
+        Line2D([], [], label="inconclusive", **_MARKS["inconclusive"]),
+        Line2D([], [], label="no statistic", **_MARKS["nothing"]),
+        *(
+            Line2D([], [], color=shade, label=name, **square)
+            for shade, name in zip(_SHADES, FIFTHS, strict=True)
+        ),
+    ]
+
+
+def suspicion_ranks(scores: Sequence[Score | None], up: bool) -> tuple[float, ...]:
+    """Return each model's rank among all, 0 least and 1 most suspicious; NaN if there is none.
+
+    >>> suspicion_ranks([None], True)
+    (nan,)
+    """
+    values = [s.statistic if s and s.statistic is not None else np.nan for s in scores]
+    oriented = np.array(values, dtype=float) * (1 if up else -1)
+    ranks = rankdata(oriented, nan_policy="omit")
+    n = int((~np.isnan(oriented)).sum())
+    return tuple(float((rank - 0.5) / n) if n else np.nan for rank in ranks)

@@ -1,25 +1,52 @@
-"""The tables that show which detectors can be trusted: error rates and requirements."""
+"""The tables that show which detectors can be trusted: error rates, controls, requirements."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
+import pandas as pd
+
+from flipbench.core.paired import PairedBenchmark
+from flipbench.core.rates import Rate
 from flipbench.core.records import Count, Interval, Score, Value
 from flipbench.reporting import formats
-from flipbench.reporting.tables import Cell, Column, Row, Table
+from flipbench.reporting.pages import text_environment
+from flipbench.reporting.tables import (
+    Cell,
+    Column,
+    Content,
+    Row,
+    Table,
+    build_table,
+    text_column,
+)
 
 from ..detectors.registry import DETECTORS, default_rule
 from ..protocol.grid import KINDS, GridModel, Requirements
+from ..scoring.likelihood import item_text
+from ..scoring.scores import cluster_of
 from ..statistics.design_effect import ClusteredRate
 from ..statistics.paired import adjust_p_values
 from ..statistics.roc import OperatingPoint
-from ..validation.family_wise import family_wise
+from ..validation.blind import N_FOLDS, blind_baseline
+from ..validation.family_wise import FamilyWise, family_wise
 from ..validation.validation import Validation
-from .tables import SUSPECTED, as_header, rule_title, title
-from .validation_captions import detectors_caption, rules_caption
+from .titles import CAPTIONS, SUSPECTED, as_header, rule_title, title
 
 NOT_TESTABLE = "not testable here"
 ABSENT = "not in this grid"
+_TEXTS: Any = text_environment(Path(__file__).parent / "templates").get_template(
+    "validation_captions.jinja"
+)
+_CSV_COLUMNS = (
+    "detector rule benchmark benchmark_id quantity value k n n_lineages low high pooled_low"
+    " pooled_high design_effect p_value note"
+).split()
 
 
 class DetectorResult(Value):
@@ -97,8 +124,10 @@ def detector_results(validations: Sequence[Validation]) -> list[DetectorResult]:
 
 def default_tests(validations: Sequence[Validation]) -> dict[str, str]:
     """Return each detector's default rule, if that is a test with a level."""
-    chosen = by_default_rule(validations)
-    return {v.detector: v.rule for v in chosen if v.rule not in DETECTORS[v.detector].about.levels}
+    defaults = by_default_rule(validations)
+    return {
+        v.detector: v.rule for v in defaults if v.rule not in DETECTORS[v.detector].about.levels
+    }
 
 
 def detectors_table(
@@ -108,57 +137,53 @@ def detectors_table(
 
     The last rows are of all these rules together, if several are tests.
     """
-    chosen = by_default_rule(validations)
+    defaults = by_default_rule(validations)
     family = family_wise(scores, grid, default_tests(validations))
-    with_trend = [v for v in chosen if v.trend.p_value is not None]
+    with_trend = [v for v in defaults if v.trend.p_value is not None]
     adjusted = adjust_p_values([v.trend.p_value or 0.0 for v in with_trend])
-    p_trend = {id(v): p for v, p in zip(with_trend, adjusted, strict=True)}
-    groups: dict[str, list[Row]] = {}
-    for v in chosen:
-        about, cells = DETECTORS[v.detector].about, dict(_cells(v))
-        steps = _count(v.trend.in_order, v.trend.n_steps)
-        if id(v) in p_trend:
-            steps = Cell(steps.text, f"p {formats.p_value(p_trend[id(v)])}")
-        summary = (
-            Cell(rule_title(v.detector, v.rule), SUSPECTED if v.external_alarms.suspected else ""),
-            Cell(*can_test(v)),
-            _rate(v.detected),
-            _rate(v.alarms),
-            cells["AUROC"],
-            cells["AUROC within lineages"],
-            steps,
-            Cell("yes" if about.needs_clean_model(v.rule) else "no"),
-        )
-        kinds = ", ".join(about.catches)
-        heading = f"Made to catch: {kinds}" if kinds else "Made to catch: not stated"
-        row = Row(title_among(v, validations), summary, about=v.detector)
-        groups.setdefault(heading, []).append(row)
-    if family:
-        nothing = Cell(formats.NOTHING)
-        groups[f"All of these tests together, up to {family.n_tests} per model"] = [
-            Row("At least one flags", (Cell(rule), nothing, *map(_rate, rates), *[nothing] * 4))
-            for rule, rates in (
-                ("each at its own level", (family.detected, family.alarms)),
-                ("Holm’s correction", (family.holm_detected, family.holm_alarms)),
-            )
-        ]
-    columns = (
-        Column("Rule", numeric=False),
-        Column("Testable here", numeric=False),
-        Column("Contaminated models caught"),
-        Column("Clean models flagged"),
-        Column("AUROC"),
-        Column("AUROC within lineages"),
-        Column("Steps in order"),
-        Column("Needs a clean model", numeric=False),
-    )
-    return Table(
+    p_trend = {id(v): f"p {formats.p_value(p)}" for v, p in zip(with_trend, adjusted, strict=True)}
+
+    def rule(v: Validation) -> Cell:
+        suspicion = SUSPECTED if v.external_alarms.suspected else ""
+        return Cell(rule_title(v.detector, v.rule), suspicion)
+
+    groups: dict[str, list[tuple[str, Validation]]] = {}
+    for v in defaults:
+        kinds = ", ".join(DETECTORS[v.detector].about.catches) or "not stated"
+        named = (title_among(v, validations), v)
+        groups.setdefault(f"Made to catch: {kinds}", []).append(named)
+    table = build_table(
         "detectors",
-        " ".join(detectors_caption(chosen, family)),
+        _detectors_caption(defaults, family),
         "Detector",
-        columns,
-        tuple((name, tuple(rows)) for name, rows in groups.items()),
+        (
+            (text_column("Rule"), rule),
+            (text_column("Testable here"), lambda v: Cell(*can_test(v))),
+            ("Contaminated models caught", lambda v: _rate(v.detected)),
+            ("Clean models flagged", lambda v: _rate(v.alarms)),
+            ("AUROC", _auroc),
+            ("AUROC within lineages", _within_lineages),
+            ("Steps in order", lambda v: replace(_steps(v), small=p_trend.get(id(v), ""))),
+            (
+                text_column("Needs a clean model"),
+                lambda v: "yes" if DETECTORS[v.detector].about.needs_clean_model(v.rule) else "no",
+            ),
+        ),
+        groups,
+        about=lambda v: v.detector,
     )
+    if family is None:
+        return table
+    dash = Cell(formats.NOTHING)
+    together = tuple(
+        Row("At least one flags", (Cell(by), dash, *map(_rate, rates), *[dash] * 4))
+        for by, rates in (
+            ("each at its own level", (family.detected, family.alarms)),
+            ("Holm’s correction", (family.holm_detected, family.holm_alarms)),
+        )
+    )
+    heading = f"All of these tests together, up to {family.n_tests} per model"
+    return replace(table, groups=(*table.groups, (heading, together)))
 
 
 def can_test(v: Validation) -> tuple[str, str]:
@@ -184,144 +209,127 @@ def controls_table(validations: Sequence[Validation]) -> Table | None:
 
     None if it is not known of any model what it was trained on.
     """
-    chosen = [v for v in by_default_rule(validations) if DETECTORS[v.detector].about.must_not_catch]
-    if not any(v.kinds for v in chosen):
+    must_not = {name: detector.about.must_not_catch for name, detector in DETECTORS.items()}
+    controlled = [v for v in by_default_rule(validations) if must_not[v.detector]]
+    if not any(v.kinds for v in controlled):
         return None
-    nothing, absent = Cell(formats.NOTHING), Cell(ABSENT)
-    kinds = [
-        k for k in KINDS if any(k in DETECTORS[v.detector].about.must_not_catch for v in chosen)
-    ]
-    rows = []
-    for v in chosen:
-        must_not = DETECTORS[v.detector].about.must_not_catch
-        cells = [
-            (_rate(v.by_kind[kind]) if kind in v.by_kind else absent)
-            if kind in must_not
-            else nothing
-            for kind in kinds
-        ]
-        rows.append(Row(title_among(v, validations), tuple(cells)))
-    return Table(
+
+    def flagged(kind: Any) -> Callable[[Validation], Content]:
+        def cell(v: Validation) -> Content:
+            if kind not in must_not[v.detector]:
+                return None
+            return _rate(v.by_kind[kind]) if kind in v.by_kind else ABSENT
+
+        return cell
+
+    kinds = [kind for kind in KINDS if any(kind in must_not[v.detector] for v in controlled)]
+    return build_table(
         "controls",
-        "Negative controls: models called contaminated by each detector's default rule, of those"
-        " trained on something that it must not react to; every one of them is a false alarm."
-        f" “{ABSENT}”: no such model, so this was not checked. –: it may react to this.",
+        CAPTIONS["controls"],
         "Detector",
-        tuple(Column(as_header(kind)) for kind in kinds),
-        (("", tuple(rows)),),
+        [(as_header(kind), flagged(kind)) for kind in kinds],
+        {"": [(title_among(v, validations), v) for v in controlled]},
     )
 
 
 def validation_table(validations: Sequence[Validation]) -> Table:
     """Return the error rates of every rule of every detector on models of known dose."""
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[tuple[str, Validation]]] = {}
     for v in validations:
-        row = Row(as_header(rule_title(v.detector, v.rule)), tuple(cell for _, cell in _cells(v)))
-        groups.setdefault(title_among(v, validations), []).append(row)
-    columns = [column for column, _ in _cells(validations[0])] if validations else []
-    return Table(
-        "validation",
-        " ".join(rules_caption(validations)),
-        "Rule",
-        tuple(Column(name) for name in columns),
-        tuple((name, tuple(rows)) for name, rows in groups.items()),
+        named = (as_header(rule_title(v.detector, v.rule)), v)
+        groups.setdefault(title_among(v, validations), []).append(named)
+    separations = [v.separation for v in validations if v.separation]
+    caption = _TEXTS.module.rules(
+        min((s.n_clean for s in separations), default=0),
+        min((s.n_clusters for s in separations), default=0),
+        [s.design_effect for s in separations],
+        sum(len(v.unranked) for v in validations),
     )
+    return build_table("validation", " ".join(caption.split()), "Rule", _RULE_COLUMNS, groups)
 
 
 def requirements_table(requirements: Sequence[Requirements]) -> Table:
     """Return the requirements of every rule of every detector, as glyphs and fractions."""
-    columns = ["Practicality", "Reliability", "Consistency", "Specificity"]
-    columns += ["Missed", "Not monotone", "False alarms"]
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[tuple[str, Requirements]]] = {}
     for r in requirements:
-        fractions = (r.reliability, r.consistency_weak, r.consistency_strict, r.specificity)
-        reliability, weak, strict, specificity = (f"{k}/{n}" for k, n in fractions)
-        cells = (
-            Cell("practical" if r.practical else "not practical", mark=r.practicality_glyph),
-            Cell(reliability, mark=r.reliability_glyph),
-            Cell(NOT_TESTABLE, r.untestable)
-            if r.untestable
-            else Cell(f"weak {weak}, strict {strict}", mark=r.consistency_glyph),
-            Cell(specificity, mark=r.specificity_glyph),
-            *(Cell(", ".join(x) or "none") for x in (r.misses, r.violations, r.false_alarms)),
-        )
-        groups.setdefault(title(r.detector), []).append(
-            Row(as_header(rule_title(r.detector, r.rule)), cells)
-        )
-    return Table(
+        named = (as_header(rule_title(r.detector, r.rule)), r)
+        groups.setdefault(title(r.detector), []).append(named)
+
+    def consistency(r: Requirements) -> Cell:
+        if r.untestable:
+            return Cell(NOT_TESTABLE, r.untestable)
+        (weak, n_weak), (strict, n_strict) = r.consistency_weak, r.consistency_strict
+        text = f"weak {weak}/{n_weak}, strict {strict}/{n_strict}"
+        return Cell(text, mark=r.consistency_glyph)
+
+    columns: dict[str, Callable[[Requirements], Content]] = {
+        "Practicality": lambda r: Cell(
+            "practical" if r.practical else "not practical", mark=r.practicality_glyph
+        ),
+        "Reliability": lambda r: Cell("{}/{}".format(*r.reliability), mark=r.reliability_glyph),
+        "Consistency": consistency,
+        "Specificity": lambda r: Cell("{}/{}".format(*r.specificity), mark=r.specificity_glyph),
+        "Missed": lambda r: ", ".join(r.misses) or "none",
+        "Not monotone": lambda r: ", ".join(r.violations) or "none",
+        "False alarms": lambda r: ", ".join(r.false_alarms) or "none",
+    }
+    return build_table(
         "requirements",
-        "Practicality: a verdict needs no training corpus, no clean model and no tuned threshold."
-        " Reliability: contaminated models detected. Consistency: series in which the signal grows"
-        " with the dose, weakly (it never shrinks and grows at least once) and strictly."
-        " Specificity: clean models not flagged. Not testable here: the statistic does not move on"
-        " these models, so nothing about it is ticked.",
+        CAPTIONS["requirements"],
         "Rule",
-        tuple(Column(name, numeric=False) for name in columns),
-        tuple((name, tuple(rows)) for name, rows in groups.items()),
+        [(text_column(name), content) for name, content in columns.items()],
+        groups,
     )
 
 
-def _cells(v: Validation) -> list[tuple[str, Cell]]:
-    nothing = Cell(formats.NOTHING)
-    separation, trend = v.separation, v.trend
-    auroc = Cell(NOT_TESTABLE, v.untestable) if v.untestable else nothing
-    within, points = nothing, {}
-    if separation:
-        between = both_intervals(separation.interval, separation.pooled, "{:.2f}".format)
-        wrong = "; wrong direction" if v.wrong_direction else ""
-        auroc = Cell(f"{separation.auroc:.2f}", f"{between}{wrong}")
-        points = {p.target: _point(p) for p in separation.points}
-        if inside := separation.within:
-            pairs = f"{inside.wins:g}/{inside.n_pairs} pairs"
-            within = Cell(f"{inside.auroc:.2f}", f"{two_decimals(inside.interval)} {pairs}")
-    correlation = nothing
-    if trend.p_value is not None:
-        p = f"p {formats.p_value(trend.p_value)}"
-        correlation = Cell(formats.signed(trend.correlation), p)
-    return [
-        ("Power", _rate(v.detected)),
-        ("False alarms: clean as released", _alarms(v.untouched_alarms)),
-        ("False alarms: clean fine-tunes", _alarms(v.finetuned_alarms)),
-        ("AUROC", auroc),
-        ("AUROC within lineages", within),
-        ("TPR at 0 false alarms", points.get(0.0, nothing)),
-        ("TPR at FPR 1 %", points.get(0.01, nothing)),
-        ("TPR at FPR 5 %", points.get(0.05, nothing)),
-        ("Steps in order", _count(trend.in_order, trend.n_steps)),
-        ("Rank correlation", correlation),
-        ("External models", _external(v)),
-    ]
+def blind_table(benchmark: PairedBenchmark, scores: Sequence[Score]) -> Table | None:
+    """Return how well texts alone separate originals from perturbed items.
+
+    None if no detector reads likelihoods, there are too few groups, or scikit-learn is missing.
+    """
+    reads = any(
+        "token_logprobs" in DETECTORS[name].about.needs
+        for name in {score.detector for score in scores} & DETECTORS.keys()
+    )
+    pairs = benchmark.pairs
+    groups = [cluster_of(pair.original) for pair in pairs]
+    if not reads or len(set(groups)) < N_FOLDS or find_spec("sklearn") is None:
+        return None
+    items = [*(pair.original for pair in pairs), *(pair.perturbed for pair in pairs)]
+    is_member = [True] * len(pairs) + [False] * len(pairs)
+    baseline = blind_baseline([item_text(item) for item in items], is_member, groups * 2)
+    return build_table(
+        "blind",
+        CAPTIONS["blind"],
+        "Texts",
+        (
+            ("AUROC", lambda b: Cell(f"{b.auroc:.2f}", two_decimals(b.interval))),
+            ("Originals and perturbed", lambda b: f"{b.n_members} and {b.n_non_members}"),
+            ("Images or groups", lambda b: b.n_groups),
+            (text_column("Texts differ"), lambda b: "yes" if b.shifted else "not found"),
+        ),
+        {"": [("original vs perturbed", baseline)]},
+    )
 
 
-def _external(v: Validation) -> Cell:
-    alarms = v.external_alarms
-    if not alarms.n:
-        return Cell("none asked")
-    count = f"{len(alarms.flagged)}/{alarms.n} flagged"
-    if not alarms.suspected:
-        return Cell(count)
-    levels = DETECTORS[v.detector].about.levels if v.detector in DETECTORS else {}
-    level = levels.get(v.rule, alarms.alpha)
-    chance = "its level is unknown"
-    if level is not None:
-        chance = f"by chance {100 * alarms.by_chance(level):.0f} % at level {level:g}"
-    return Cell(SUSPECTED, f"{count}: {', '.join(alarms.flagged)}; {chance}")
+def same_signal(validations: Sequence[Validation]) -> dict[str, list[str]]:
+    """Return the detectors that read the same signal, for each that several of these read."""
+    by_signal: dict[str, dict[str, None]] = {}
+    for v in validations:
+        if v.detector in DETECTORS and (signal := DETECTORS[v.detector].about.signal):
+            by_signal.setdefault(signal, {})[title(v.detector)] = None
+    return {signal: list(names) for signal, names in by_signal.items() if len(names) > 1}
 
 
-def _point(point: OperatingPoint) -> Cell:
-    if not point.estimable:
-        return Cell("not estimable", f"needs {round(1 / point.target)} clean")
-    return _rate(point.detected)
+def _detectors_caption(defaults: Sequence[Validation], family: FamilyWise | None) -> str:
+    kinds = [f"{kind} ({KINDS[kind]})" for kind in KINDS if any(kind in v.kinds for v in defaults)]
+    alarms = family.holm_alarms_by if family else {}
+    named_alarms = [f"{title(name)} ({n})" for name, n in alarms.items()]
+    caption = _TEXTS.module.detectors(kinds, same_signal(defaults), family, named_alarms)
+    return " ".join(caption.split())
 
 
-def _rate(rate: ClusteredRate) -> Cell:
-    between = both_intervals(rate.interval, rate.pooled, formats.percent)
-    return _count(rate.k, rate.n, between)
-
-
-def _alarms(rate: ClusteredRate) -> Cell:
-    cell = _rate(rate)
-    return Cell(cell.text, f"{cell.small} too few models") if rate.n and rate.too_few else cell
+# ----------------------------------------------------------------------- cells of a rule
 
 
 def title_among(v: Validation, validations: Sequence[Validation], rule: bool = False) -> str:
@@ -336,13 +344,164 @@ def two_decimals(between: Interval) -> str:
     return formats.interval(between, "{:.2f}".format)
 
 
-def _count(k: int, n: int, small: str = "") -> Cell:
-    return Cell(f"{k}/{n}" if n else formats.NOTHING, small)
+def _rate(rate: ClusteredRate) -> Cell:
+    between = _both_intervals(rate.interval, rate.pooled, formats.percent)
+    return Cell(f"{rate.k}/{rate.n}" if rate.n else formats.NOTHING, between)
 
 
-def both_intervals(
+def _both_intervals(
     clustered: Interval | None, pooled: Interval | None, form: Callable[[float], str]
 ) -> str:
     """Return the interval that allows for lineages, and the pooled one if it differs."""
-    first, second = formats.interval(clustered, form), formats.interval(pooled, form)
-    return first if first == second else f"{first} pooled {second}"
+    leading, second = formats.interval(clustered, form), formats.interval(pooled, form)
+    return leading if leading == second else f"{leading} pooled {second}"
+
+
+def _alarms(rate: ClusteredRate) -> Cell:
+    cell = _rate(rate)
+    return Cell(cell.text, f"{cell.small} too few models") if rate.n and rate.too_few else cell
+
+
+def _steps(v: Validation) -> Cell:
+    return Cell(f"{v.trend.in_order}/{v.trend.n_steps}" if v.trend.n_steps else formats.NOTHING)
+
+
+def _auroc(v: Validation) -> Content:
+    if v.separation is None:
+        return Cell(NOT_TESTABLE, v.untestable) if v.untestable else None
+    between = _both_intervals(v.separation.interval, v.separation.pooled, "{:.2f}".format)
+    wrong_direction = "; wrong direction" if v.wrong_direction else ""
+    return Cell(f"{v.separation.auroc:.2f}", f"{between}{wrong_direction}")
+
+
+def _within_lineages(v: Validation) -> Content:
+    if v.separation is None or (within := v.separation.within) is None:
+        return None
+    pairs = f"{within.wins:g}/{within.n_pairs} pairs"
+    return Cell(f"{within.auroc:.2f}", f"{two_decimals(within.interval)} {pairs}")
+
+
+def _at_false_alarms(target: float) -> Callable[[Validation], Content]:
+    def cell(v: Validation) -> Content:
+        points = v.separation.points if v.separation else ()
+        return next((_point(point) for point in points if point.target == target), None)
+
+    return cell
+
+
+def _point(point: OperatingPoint) -> Cell:
+    if not point.estimable:
+        return Cell("not estimable", f"needs {round(1 / point.target)} clean")
+    return _rate(point.detected)
+
+
+def _correlation(v: Validation) -> Content:
+    if v.trend.p_value is None:
+        return None
+    return Cell(formats.signed(v.trend.correlation), f"p {formats.p_value(v.trend.p_value)}")
+
+
+def _external(v: Validation) -> Content:
+    alarms = v.external_alarms
+    if not alarms.n:
+        return "none asked"
+    count = f"{len(alarms.flagged)}/{alarms.n} flagged"
+    if not alarms.suspected:
+        return count
+    levels = DETECTORS[v.detector].about.levels if v.detector in DETECTORS else {}
+    level = levels.get(v.rule, alarms.alpha)
+    chance = "its level is unknown"
+    if level is not None:
+        chance = f"by chance {100 * alarms.by_chance(level):.0f} % at level {level:g}"
+    return Cell(SUSPECTED, f"{count}: {', '.join(alarms.flagged)}; {chance}")
+
+
+_RULE_COLUMNS: tuple[tuple[Column | str, Callable[[Validation], Content]], ...] = (
+    ("Power", lambda v: _rate(v.detected)),
+    ("False alarms: clean as released", lambda v: _alarms(v.untouched_alarms)),
+    ("False alarms: clean fine-tunes", lambda v: _alarms(v.finetuned_alarms)),
+    ("AUROC", _auroc),
+    ("AUROC within lineages", _within_lineages),
+    ("TPR at 0 false alarms", _at_false_alarms(0.0)),
+    ("TPR at FPR 1 %", _at_false_alarms(0.01)),
+    ("TPR at FPR 5 %", _at_false_alarms(0.05)),
+    ("Steps in order", _steps),
+    ("Rank correlation", _correlation),
+    ("External models", _external),
+)
+
+
+# ------------------------------------------------------------------------------ CSV files
+
+
+def validation_frame(validations: Sequence[Validation]) -> pd.DataFrame:
+    """Return one row per rule, benchmark and quantity: name, value, k, n, interval, p."""
+    rows = [
+        {"detector": v.detector, "rule": v.rule, "benchmark": v.benchmark}
+        | {"benchmark_id": v.benchmark_id, "note": ""}
+        | quantity
+        for v in validations
+        for quantity in _quantities(v)
+    ]
+    return pd.DataFrame(rows, columns=_CSV_COLUMNS, dtype=object)
+
+
+def _quantities(v: Validation) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    if v.untestable:
+        rows.append({"quantity": "auroc", "note": f"not testable: {v.untestable}"})
+    if (separation := v.separation) is not None:
+        auroc = {"quantity": "auroc", "value": separation.auroc, **_ends(separation.interval)}
+        auroc |= _ends(separation.pooled, "pooled_")
+        note = "wrong direction" if v.wrong_direction else ""
+        rows.append(auroc | {"design_effect": separation.design_effect, "note": note})
+        if within := separation.within:
+            row = {"quantity": "auroc_within_lineages", "value": within.auroc}
+            row |= {"k": within.wins, "n": within.n_pairs}
+            rows.append(row | _ends(within.interval))
+        for point in separation.points:
+            note = "" if point.estimable else "not estimable: too few clean models"
+            rows.append(_count(f"tpr_at_fpr_{point.target:g}", point.detected) | {"note": note})
+    rates: Mapping[str, Rate] = {
+        "false_alarms_untouched": v.untouched_alarms,
+        "false_alarms_finetuned": v.finetuned_alarms,
+        "power": v.detected,
+        **{f"power_at_dose_{dose}": rate for dose, rate in v.power.items()},
+        **{f"flagged_{kind}".replace(" ", "_"): rate for kind, rate in v.by_kind.items()},
+        "steps_in_order": Rate(k=v.trend.in_order, n=v.trend.n_steps),
+    }
+    rows += [_count(name, rate) for name, rate in rates.items()]
+    correlation = None if math.isnan(v.trend.correlation) else v.trend.correlation
+    trend = {"quantity": "rank_correlation", "value": correlation, "p_value": v.trend.p_value}
+    alarms = v.external_alarms
+    external = _count("external_models", Rate(k=len(alarms.flagged), n=alarms.n))
+    note = f"false alarm suspected: {'; '.join(alarms.flagged)}" if alarms.flagged else ""
+    return [*rows, trend, external | {"note": note}]
+
+
+def _count(name: str, rate: Rate) -> dict[str, Any]:
+    row = {"quantity": name, "value": rate.value, "k": rate.k, "n": rate.n}
+    row |= {"n_lineages": rate.n_clusters or None, **_ends(rate.interval)}
+    if isinstance(rate, ClusteredRate) and rate.n:
+        row |= {"design_effect": rate.design_effect, **_ends(rate.pooled, "pooled_")}
+    return row
+
+
+def _ends(interval: Interval | None, prefix: str = "") -> dict[str, float]:
+    return {f"{prefix}{end}": getattr(interval, end) for end in ("low", "high")} if interval else {}
+
+
+def requirements_rows(requirements: Sequence[Requirements]) -> list[dict[str, Any]]:
+    """Return one row per detector and rule."""
+    rows: list[dict[str, Any]] = []
+    for r in requirements:
+        row: dict[str, Any] = {"detector": r.detector, "rule": r.rule}
+        for name in ("practicality", "reliability", "consistency", "specificity"):
+            row[name] = getattr(r, f"{name}_glyph")
+        for name in ("reliability", "consistency_weak", "consistency_strict", "specificity"):
+            row[f"{name}_hit"], row[f"{name}_total"] = getattr(r, name)
+        row["untestable"] = r.untestable
+        for name in ("misses", "violations", "false_alarms"):
+            row[name] = "; ".join(getattr(r, name))
+        rows.append(row)
+    return rows

@@ -13,7 +13,7 @@ from flipbench.core.records import Score
 from flipbench.reporting import formats
 
 from ..diagnosis.diagnosis import NO_MEMORY, Diagnosis
-from ..report.tables import GAP, RELATIVE, TEST
+from ..report.titles import GAP, RELATIVE, TEST
 from ..scoring import old_answers
 from ..scoring.paired_replies import PairedReplies, Pairs
 from ..scoring.scores import cluster_of

@@ -189,6 +189,11 @@ class Decision:
     evidence_by_pair: Array | None = None
 
     @property
+    def final(self) -> Score:
+        """The score that decides, with the verdict itself and its reason."""
+        return self.score.model_copy(update={"verdict": self.verdict, "reason": self.reason})
+
+    @property
     def reason(self) -> str:
         """Why there is no verdict, in a few words; empty if there is one."""
         if self.doubts or self.verdict in ("contaminated", "not_detected"):

@@ -14,7 +14,7 @@ from flipbench.reporting.sections import Section
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
 from ..protocol.grid import GridModel, reference_of
-from ..report.tables import GAP, VERDICTS, families, label
+from ..report.titles import GAP, VERDICTS, families, label
 from ..scoring.paired_replies import PairedReplies
 from .basis import Evidence
 from .decision import DECIDES

@@ -10,7 +10,8 @@ from flipbench.reporting import formats
 
 from ..detectors.registry import DETECTORS, default_rule
 from ..protocol.rules import Verdict
-from ..report.tables import GAP, VERDICTS, as_header, is_gap, title
+from ..report.score_frame import is_gap
+from ..report.titles import GAP, VERDICTS, as_header, title
 from ..statistics.paired import adjust_p_values
 
 _ORDER = tuple(VERDICTS)

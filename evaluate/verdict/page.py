@@ -15,7 +15,7 @@ from flipbench.reporting.pages import environment
 from ..diagnosis.section import diagnosis_of_one
 from ..page.gallery import Gallery, make_gallery
 from ..protocol.grid import GridModel
-from ..report.tables import VERDICTS
+from ..report.titles import VERDICTS
 from .basis import Evidence
 from .decision import DECIDES, Decision
 from .sensitivity import counts_of

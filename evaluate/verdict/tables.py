@@ -6,7 +6,8 @@ from flipbench.core.records import JsonDict, Score
 from flipbench.reporting import formats
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
-from ..report.tables import TEST, VERDICTS, as_header, count_cell, rule_title, title
+from ..report.score_tables import count_cell
+from ..report.titles import TEST, VERDICTS, as_header, rule_title, title
 from .basis import gap_scores
 from .other_detectors import measured
 from .sensitivity import MOST_PAIRS, PairsNeeded, counts_of

@@ -16,7 +16,7 @@ from flipbench.reporting import formats
 
 from ..detectors.registry import DETECTORS
 from ..report.results import Results, read_results
-from ..report.tables import GAP, RELATIVE, TEST, as_header, rule_title, title
+from ..report.titles import GAP, RELATIVE, TEST, as_header, rule_title, title
 from ..report.validation_tables import DetectorResult
 from .other_detectors import least_significant, measured
 

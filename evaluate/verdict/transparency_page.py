@@ -9,7 +9,7 @@ from flipbench.core.rates import Rate
 from flipbench.reporting import formats, writers
 from flipbench.reporting.tables import Cell, Column, Row, Table
 
-from ..report.tables import VERDICTS, title
+from ..report.titles import VERDICTS, title
 from .transparency import Check, RatesSource, TransparencyCard
 
 NOT_MEASURED = "not measured"

@@ -11,7 +11,7 @@ from flipbench.reporting import formats
 
 from ..diagnosis.diagnosis import Diagnosis
 from ..diagnosis.section import sentence as diagnosis_sentence
-from ..report.tables import VERDICTS
+from ..report.titles import VERDICTS
 from ..scoring.soundness import EASIER, attraction_sentence, attraction_text
 from ..statistics.resampling import Array
 from ..statistics.sequential import pairs_until

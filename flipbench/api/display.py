@@ -69,30 +69,10 @@ def scores_frame(
         on; ``verdict`` is there the verdict itself, elsewhere what the rule alone says, and
         ``reason`` why a verdict is withheld.
     """
-    import pandas as pd
+    from flipbench.evaluate.report.score_frame import score_frame
 
-    shown = {score.id: score for score in scores if sign or score.rule != "sign"}
-    deciding = {decision.score.id: decision for decision in decisions}
-    shown |= {score_id: decision.score for score_id, decision in deciding.items()}
-    rows = [
-        {
-            "model": score.model,
-            "detector": score.detector,
-            "rule": score.rule,
-            "statistic": score.statistic,
-            "low": score.interval.low if score.interval else None,
-            "high": score.interval.high if score.interval else None,
-            "unit": score.unit,
-            "p_value": score.p_value,
-            "decides": score.id in deciding,
-            "verdict": deciding[score.id].verdict if score.id in deciding else score.verdict,
-            "reason": deciding[score.id].reason if score.id in deciding else score.reason,
-            "k/n": ", ".join(f"{name} {c.k}/{c.n}" for name, c in score.accuracies.items()),
-            "n": score.n,
-            "reference": score.reference.model if score.reference else "",
-        }
-        for score in shown.values()
-    ]
+    shown = [score for score in scores if sign or score.rule != "sign"]
+    frame = score_frame(shown, decided=[decision.final for decision in decisions])
     columns = ["model", "detector", "rule", "statistic", "low", "high", "unit", "p_value"]
     columns += ["decides", "verdict", "reason", "k/n", "n", "reference"]
-    return pd.DataFrame(rows, columns=columns)
+    return frame.reindex(columns=columns).infer_objects()

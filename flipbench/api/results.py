@@ -176,11 +176,13 @@ class EvaluationResult(display.Result):
         return f"{', '.join(words)}; report: {self.page}"
 
     def _repr_html_(self) -> str:
-        from flipbench.evaluate.page.report import headline
-        from flipbench.evaluate.report.tables import GAP, gap_table
+        from flipbench.evaluate.page.report_page import headline
+        from flipbench.evaluate.report.score_frame import score_frame
+        from flipbench.evaluate.report.score_tables import gap_table
+        from flipbench.evaluate.report.titles import GAP
 
         grid = [one.model for one in self.evaluated.models]
         if not any(score.detector == GAP for score in self.scores):
             return display.html(str(self), [], self.page)
-        text = " ".join(headline(grid, self.scores))
-        return display.html(text, [gap_table(grid, list(self.scores))], self.page)
+        frame = score_frame(self.scores, grid)
+        return display.html(" ".join(headline(frame)), [gap_table(grid, frame)], self.page)

@@ -57,7 +57,7 @@ class ValidationResult(display.Result):
     @property
     def warnings(self) -> list[str]:
         """The distinct warnings of the scores, each with the number of scores that have it."""
-        from flipbench.evaluate.page.report import warnings_of
+        from flipbench.evaluate.page.report_page import warnings_of
 
         return [f"{text} ({len(about)} scores)" for text, about in warnings_of(self.scores)]
 
@@ -70,11 +70,9 @@ class ValidationResult(display.Result):
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row for each rule and quantity: value, k, n, interval, p."""
-        import pandas as pd
+        from flipbench.evaluate.report.validation_tables import validation_frame
 
-        from flipbench.evaluate.report.table_files import validation_rows
-
-        return pd.DataFrame(validation_rows(self.validations))
+        return validation_frame(self.validations).infer_objects()
 
     def __str__(self) -> str:
         kinds = {
@@ -148,7 +146,7 @@ def validate(
     {'sign': '1/1', 'mcnemar': '1/1', 'relative': '1/1'}
     """
     from flipbench.evaluate.detectors.registry import DETECTORS
-    from flipbench.evaluate.page.report import ReportData, write_report
+    from flipbench.evaluate.page.report_page import ReportData, write_report
     from flipbench.evaluate.predictions.grid_scores import scores_of_models
     from flipbench.evaluate.predictions.models_table import listed_models
     from flipbench.evaluate.predictions.read import ReadOptions

@@ -55,14 +55,15 @@ def demo(
 
 def say_gaps(result: EvaluationResult) -> None:
     """Print a line for each model and what the exact test made of them, in 80 columns."""
-    from flipbench.evaluate.page.report import headline
+    from flipbench.evaluate.page.report_page import headline
+    from flipbench.evaluate.report.score_frame import score_frame
 
     grid = [entry.model for entry in result.evaluated.models]
     tests = [score for score in result.scores if (score.detector, score.rule) == _DECIDES]
     if tests:
         say_aligned(_gaps(grid, tests))
         say("")
-    say(" ".join(headline(grid, tests)))
+    say(" ".join(headline(score_frame(tests, grid))))
 
 
 _DECIDES = "perturbation_gap", "mcnemar"
@@ -92,7 +93,7 @@ def _description(demo: Demo, out: Path) -> list[str]:
 
 def _gaps(grid: Sequence[GridModel], tests: Sequence[Score]) -> Table:
     """Return each model's answers to both versions, in columns that fit a narrow terminal."""
-    from flipbench.evaluate.report.tables import families
+    from flipbench.evaluate.report.titles import families
     from flipbench.reporting import formats
     from flipbench.reporting.tables import Cell, Column, Row, Table
 

@@ -98,9 +98,9 @@ def rows_csv(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def frame_csv(frame: Any) -> str:
-    """Return a data frame as CSV, without its index; texts pass `spreadsheet_cell`."""
-    safe = frame.map(lambda cell: spreadsheet_cell(cell) if isinstance(cell, str) else cell)
-    return str(safe.to_csv(index=False))
+    """Return a data frame as CSV, without its index; texts and names pass `spreadsheet_cell`."""
+    values = frame.astype(object).where(frame.notna(), None)
+    return rows_csv(list(map(str, frame.columns)), values.to_numpy().tolist())
 
 
 def records_csv(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -20,7 +20,7 @@ from flipbench.core.errors import ConfigError
 from flipbench.core.records import Score
 from flipbench.core.run import Run
 from flipbench.evaluate.detectors import registry
-from flipbench.evaluate.report.tables import title
+from flipbench.evaluate.report.titles import title
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.markdown_tables import table
 from tests.fixtures.openai_server import KEY, OpenAIServer

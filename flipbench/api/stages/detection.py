@@ -30,7 +30,7 @@ from flipbench.evaluate.detectors.registry import DETECTORS, names_of
 from flipbench.evaluate.pipeline import ModelUnderTest, probes_for
 from flipbench.evaluate.protocol.detector import AnyDetector, GridDetector, needs_when
 from flipbench.evaluate.protocol.grid import UNTOUCHED
-from flipbench.evaluate.report.tables import GAP
+from flipbench.evaluate.report.titles import GAP
 from flipbench.evaluate.scoring.old_answers import DETECTOR as ATTRACTION
 from flipbench.evaluate.scoring.paired_replies import PairedReplies
 from flipbench.evaluate.scoring.scores import cluster_of

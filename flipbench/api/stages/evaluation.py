@@ -31,7 +31,7 @@ from flipbench.evaluate.diagnosis.evidence import outcomes
 from flipbench.evaluate.diagnosis.questions import questions_about
 from flipbench.evaluate.diagnosis.section import diagnosis_section
 from flipbench.evaluate.page.explorer import Replies
-from flipbench.evaluate.page.report import ReportData, write_report
+from flipbench.evaluate.page.report_page import ReportData, write_report
 from flipbench.evaluate.pipeline import (
     ModelUnderTest,
     ask_all,
@@ -44,7 +44,7 @@ from flipbench.evaluate.pipeline import (
 from flipbench.evaluate.protocol.detector import needs_when
 from flipbench.evaluate.protocol.grid import GridModel, Requirements
 from flipbench.evaluate.report.group_metrics import cells_of, group_metrics, group_table, has_groups
-from flipbench.evaluate.report.tables import GAP
+from flipbench.evaluate.report.titles import GAP
 from flipbench.evaluate.validation.requirements import requirements
 from flipbench.evaluate.verdict.grid_verdicts import grid_verdicts, verdicts_section
 from flipbench.evaluate.verdict.verdict import ModelVerdict
@@ -333,13 +333,16 @@ def _write_report(
             **versions(),
         },
         n_answers=n_answers,
-        notes=[*assembly.detectors.notes(), *notes],
+        notes=[
+            *engine_notes(models, benchmark, prompt_settings, run),
+            *assembly.detectors.notes(),
+            *notes,
+        ],
         raters=raters,
         kept=kept,
         groups=_groups(benchmark, grid, prompt_settings, run) if GAP in names else None,
         sections=shown,
         replies=_replies(benchmark, grid, prompt_settings, run),
-        engines=engine_notes(models, benchmark, prompt_settings, run),
     )
     page = write_report(data, folder)
     rows = [json.loads(s.model_dump_json()) for s in scores]

@@ -12,10 +12,10 @@ from flipbench.core.records import Response, Score
 from flipbench.core.run import Run
 from flipbench.evaluate import pipeline
 from flipbench.evaluate.detectors.registry import DETECTORS, default_rule, make_detector
-from flipbench.evaluate.page.report import ReportData, write_report
+from flipbench.evaluate.page.report_page import ReportData, write_report
 from flipbench.evaluate.protocol.detector import Helpers
 from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.report.tables import title
+from flipbench.evaluate.report.titles import title
 from flipbench.evaluate.validation.requirements import requirements
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import PromptSettings

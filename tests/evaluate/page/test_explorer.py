@@ -15,8 +15,9 @@ from PIL import Image
 
 from flipbench.core.records import Response
 from flipbench.evaluate.page.explorer import Replies, make_explorer
-from flipbench.evaluate.page.report import ReportData, write_report
-from flipbench.evaluate.report.tables import GAP
+from flipbench.evaluate.page.report_page import ReportData, write_report
+from flipbench.evaluate.report.score_frame import score_frame
+from flipbench.evaluate.report.titles import GAP
 from tests.fixtures.browser import OpenPage, accessibility_violations
 from tests.fixtures.report_data import make_data
 
@@ -69,7 +70,8 @@ def fallen(data: ReportData) -> list[str]:
 
 
 def test_every_score_is_in_the_data_with_its_values(data: ReportData) -> None:
-    explorer = make_explorer(data.benchmark, data.grid, data.scores, data.replies)
+    shown = (data.benchmark, data.grid, data.scores, score_frame(data.scores, data.grid))
+    explorer = make_explorer(*shown, data.replies)
     content = json.loads(gzip.decompress(base64.b64decode(explorer.data)))
     assert explorer.n_cells == len(content["cells"]) == len(data.scores)
     cell = content["cells"][f"{MODEL}/perturbation_gap/mcnemar"]
@@ -81,7 +83,7 @@ def test_every_score_is_in_the_data_with_its_values(data: ReportData) -> None:
     place = [model["name"] for model in content["models"]].index(MODEL)
     old, new = content["replies"][place][0]
     assert old[0] == data.benchmark.pairs[0].original.answer and old[1][old[0]] == -0.25
-    assert explorer == make_explorer(data.benchmark, data.grid, data.scores, data.replies)
+    assert explorer == make_explorer(*shown, data.replies)
 
 
 def test_a_cell_opens_its_items_the_most_suspicious_first(

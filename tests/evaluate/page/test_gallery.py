@@ -16,7 +16,7 @@ from flipbench.core.paired import Candidate, Pair, PairedBenchmark
 from flipbench.core.records import Caption, Edit, Flip, ImageRef, Item, Verdict
 from flipbench.core.run import Run
 from flipbench.evaluate.page.gallery import make_gallery
-from flipbench.evaluate.page.report import ReportData, write_report
+from flipbench.evaluate.page.report_page import ReportData, write_report
 from flipbench.evaluate.scoring.suspicion import suspicions
 from flipbench.reporting.contact_sheet import contact_sheet, edit_sheet
 from tests.fixtures.cases import paired_cases

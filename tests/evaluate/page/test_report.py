@@ -11,10 +11,12 @@ import pytest
 from PIL import Image
 
 from flipbench.core.errors import DataError
-from flipbench.evaluate.page.report import headline, write_report
+from flipbench.evaluate.page.report_page import headline, write_report
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.report.results import read_results
-from flipbench.evaluate.report.tables import GAP, gap_table
+from flipbench.evaluate.report.score_frame import score_frame
+from flipbench.evaluate.report.score_tables import gap_table
+from flipbench.evaluate.report.titles import GAP
 from flipbench.reporting import writers
 from tests.fixtures.browser import OpenPage, accessibility_violations
 from tests.fixtures.report_data import EVIL, make_data
@@ -47,7 +49,7 @@ def test_every_file_is_written(folder: Path) -> None:
 def test_the_tables_can_be_printed_again_from_the_results(folder: Path) -> None:
     results = read_results(folder / "results.json")
     for name, table in (
-        ("gap", gap_table(results.models, results.gaps)),
+        ("gap", gap_table(results.models, score_frame(results.gaps, results.models))),
         ("detectors", results.tables[0]),
     ):
         rows = writers.markdown(table).split("\n\n")[0]
@@ -65,11 +67,11 @@ def test_the_headline_counts_caught_and_flagged_models(tmp_path: Path) -> None:
         tests[model.fingerprint].model_copy(update={"verdict": verdict})
         for model, verdict in zip(ordered, verdicts, strict=True)
     ]
-    assert headline(data.grid, scores) == [
+    assert headline(score_frame(scores, data.grid)) == [
         "The exact McNemar test of the perturbation gap caught 11 of 12 contaminated models and"
         " flagged 1 of 2 clean models; 1 is inconclusive."
     ]
-    (sentence,) = headline(data.grid[:1], scores)
+    (sentence,) = headline(score_frame(scores, data.grid[:1]))
     assert sentence.endswith("perturbation gap flagged 0 of 1 clean model.")
 
 
@@ -79,11 +81,13 @@ def test_the_comparison_with_the_clean_model_leads_where_there_is_one(tmp_path: 
     clean = next(model for model in data.grid if model.clean).fingerprint
     compared = {"rule": "relative", "reference_fingerprint": clean, "verdict": "contaminated"}
     scores = [*tests, tests[-1].model_copy(update=compared)]
-    relative, test = headline(data.grid, scores)
+    relative, test = headline(score_frame(scores, data.grid))
     assert relative == "The gap, compared with the clean model’s, caught 1 of 1 contaminated model."
     assert test.startswith("The exact McNemar test")
     without = tests[-1].model_copy(update=compared | {"reference_fingerprint": ""})
-    assert headline(data.grid, [*tests, without])[0].startswith("The exact McNemar test")
+    assert headline(score_frame([*tests, without], data.grid))[0].startswith(
+        "The exact McNemar test"
+    )
 
 
 def test_scores_of_other_models_are_refused(tmp_path: Path) -> None:

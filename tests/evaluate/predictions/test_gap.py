@@ -13,7 +13,8 @@ from flipbench.core.records import Count, PairedCounts
 from flipbench.evaluate.predictions.gap import gap_of_predictions
 from flipbench.evaluate.predictions.read import ReadOptions
 from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.report.tables import gap_table
+from flipbench.evaluate.report.score_frame import score_frame
+from flipbench.evaluate.report.score_tables import gap_table
 from flipbench.evaluate.scoring.comparison import Settings
 from flipbench.evaluate.statistics.paired import mcnemar_p, paired_comparison
 from tests.fixtures.prediction_files import COUNTS, FILES, Row, both, plain_csv, rows, vlmevalkit
@@ -153,7 +154,7 @@ def test_the_table_equals_the_report_s(tmp_path: Path) -> None:
     table = gap_of_predictions(*both(tmp_path), model="tiny")
     score = table.by_rule["mcnemar"]
     grid = [GridModel("tiny", score.model_fingerprint, "f", "s", 1, 1)]
-    report = gap_table(grid, table.scores)
+    report = gap_table(grid, score_frame(table.scores, grid))
 
     def cells(of: object) -> dict[str, str]:
         (_, (row,)) = of.groups[0]  # type: ignore[attr-defined]

@@ -14,7 +14,8 @@ from flipbench.core.run import Run
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.pipeline import ModelUnderTest, ask_all, n_unanswered, probes_for, score
 from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
-from flipbench.evaluate.report.tables import other_table
+from flipbench.evaluate.report.score_frame import score_frame
+from flipbench.evaluate.report.score_tables import other_table
 from flipbench.models.vlm.checkpoints import fingerprint
 from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.options import QUIET
@@ -52,7 +53,7 @@ def test_a_text_only_detector_does_not_apply_to_a_model_that_needs_an_image(
         assert found.warnings == (reason,)
         assert found.verdict == "not_applicable"
         assert found.statistic is found.p_value is found.interval is None
-    table = other_table([model], scores)
+    table = other_table([model], score_frame(scores, [model]))
     assert table and "not applicable" in str(table)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.evaluate.detectors.registry import make_detector
-from flipbench.evaluate.report import blind_table as module
-from flipbench.evaluate.report.blind_table import blind_table
+from flipbench.evaluate.report import validation_tables as module
+from flipbench.evaluate.report.validation_tables import blind_table
 from flipbench.reporting import writers
 from tests.fixtures.planted import Planted, planted_benchmark, scores_by_rule
 

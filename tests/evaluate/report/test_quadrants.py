@@ -9,7 +9,7 @@ import pytest
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Score
 from flipbench.evaluate.detectors.registry import make_detector
-from flipbench.evaluate.page.report import ReportData, write_report
+from flipbench.evaluate.page.report_page import ReportData, write_report
 from flipbench.evaluate.protocol.detector import Helpers
 from flipbench.evaluate.protocol.grid import GridModel
 from flipbench.evaluate.report.quadrants import quadrant_section

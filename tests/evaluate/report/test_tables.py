@@ -11,13 +11,10 @@ import pytest
 
 from flipbench.core.records import Count, Interval, PairedCounts, Score
 from flipbench.evaluate.protocol.grid import GridModel, Requirements
-from flipbench.evaluate.report import table_files
-from flipbench.evaluate.report.tables import (
-    families,
-    gap_table,
-    other_table,
-)
-from flipbench.evaluate.report.validation_tables import requirements_table
+from flipbench.evaluate.report.score_frame import score_frame, write_scores_csv
+from flipbench.evaluate.report.score_tables import gap_table, other_table
+from flipbench.evaluate.report.titles import families
+from flipbench.evaluate.report.validation_tables import requirements_rows, requirements_table
 from flipbench.reporting import formats, writers
 from flipbench.reporting.tables import Cell, Table
 
@@ -65,7 +62,7 @@ def cells(table: Table, model: str) -> list[str]:
 
 
 def test_the_main_table_has_the_papers_rows_and_columns() -> None:
-    table = gap_table(GRID, SCORES)
+    table = gap_table(GRID, score_frame(SCORES, GRID))
     assert [c.header for c in table.columns] == [
         "Dose", "Original, %", "Perturbed, %", "Δ, pp", "p", "McNemar test",
     ]  # fmt: skip
@@ -90,7 +87,7 @@ def test_the_main_table_has_the_papers_rows_and_columns() -> None:
 
 def test_models_of_the_same_strategy_and_epoch_are_listed_by_full_name() -> None:
     grid = [*GRID, GridModel("llava-2", "f9", "llava", "clean", 0, 0)]
-    table = gap_table(grid, SCORES)
+    table = gap_table(grid, score_frame(SCORES, grid))
     assert [row.header for row in table.groups[0][1]][:2] == ["llava", "llava-2"]
     assert [m.name for m in families(grid)["llava"]][:2] == ["llava", "llava-2"]
 
@@ -107,19 +104,19 @@ def test_an_unknown_detector_is_shown_with_its_statistic() -> None:
         score("f0", "permutation", 0, 0, statistic=-0.01234, p_value=0.4, **changes),
         score("f2", "permutation", 0, 0, statistic=None, verdict="not_applicable", **changes),
     ]
-    table = other_table(GRID, scores)
+    table = other_table(GRID, score_frame(scores, GRID))
     assert table is not None
     assert [c.header for c in table.columns] == ["Dose", "Statistic, nats", "p", "Permutation"]
     assert {c.group for c in table.columns} == {"", "some trend"}
     assert cells(table, "clean")[1:] == ["−0.0123", ".400", "✓ not detected"]
     assert cells(table, "lora_r8, epoch 1")[1] == "–"
     assert cells(table, "lora_r8, epoch 1")[3] == "not applicable"
-    assert other_table(GRID, SCORES) is None
+    assert other_table(GRID, score_frame(SCORES, GRID)) is None
 
 
 def test_a_rule_with_its_own_statistic_gets_its_own_column() -> None:
     relative = [score("f2", "relative", 276, 226, statistic=-0.2, interval=None)]
-    headers = [c.header for c in gap_table(GRID, SCORES + relative).columns]
+    headers = [c.header for c in gap_table(GRID, score_frame(SCORES + relative, GRID)).columns]
     assert headers[-2:] == ["Δ, pp (vs clean)", "Vs clean"]
 
 
@@ -128,7 +125,7 @@ def test_one_rule_with_two_references_has_two_columns() -> None:
         score("f2", "relative", 276, 226, reference_fingerprint=fingerprint, verdict=verdict)
         for fingerprint, verdict in (("f0", "contaminated"), ("elsewhere", "inconclusive"))
     ]
-    table = gap_table(GRID, scores)
+    table = gap_table(GRID, score_frame(scores, GRID))
     assert [c.header for c in table.columns][-2:] == ["Relative vs llava", "Relative vs elsewher"]
     assert cells(table, "lora_r8, epoch 1")[-2:] == ["✓ contaminated", "inconclusive"]
 
@@ -147,7 +144,7 @@ def test_p_values_have_one_format(p: float, expected: str) -> None:
 
 
 def test_markdown_parses_back_to_the_same_numbers() -> None:
-    lines = writers.markdown(gap_table(GRID, SCORES)).splitlines()
+    lines = writers.markdown(gap_table(GRID, score_frame(SCORES, GRID))).splitlines()
     head, *rows = [
         [cell.strip() for cell in line.strip("|").split("|")] for line in lines if "|" in line
     ]
@@ -170,7 +167,7 @@ def test_markdown_parses_back_to_the_same_numbers() -> None:
 
 
 def test_csv_keeps_every_number_in_full(tmp_path: Path) -> None:
-    table_files.write_scores_csv(tmp_path / "t.csv", GRID, SCORES)
+    write_scores_csv(tmp_path / "t.csv", score_frame(SCORES, GRID))
     with (tmp_path / "t.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(SCORES)
@@ -190,7 +187,7 @@ def test_csv_keeps_every_number_in_full(tmp_path: Path) -> None:
 
 def test_latex_escapes_what_is_special_and_keeps_its_columns() -> None:
     odd = GridModel(r"50%_of{a}&b\c#$~^", "f0", r"50%_of{a}&b\c#$~^", "clean", 0, 0)
-    text = writers.latex(gap_table([odd], SCORES))
+    text = writers.latex(gap_table([odd], score_frame(SCORES, [odd])))
     name = r"50\%\_of\{a\}\&b\textbackslash{}c\#\$\textasciitilde{}\textasciicircum{}"
     assert rf"\textit{{{name}}}" in text
     assert "$-$1.1, +3.0" in text and r"\ding{51} not detected" in text
@@ -204,7 +201,7 @@ def test_latex_groups_the_columns_of_several_detectors() -> None:
         score("f2", "paper", 276, 226, detector=name)
         for name in ("circular_eval", "choice_confusion")
     ]
-    table = other_table(GRID, scores)
+    table = other_table(GRID, score_frame(scores, GRID))
     assert table is not None
     text = writers.latex(table)
     assert r" & \multicolumn{1}{c}{} & \multicolumn{4}{c}{CircularEval}" in text
@@ -213,7 +210,9 @@ def test_latex_groups_the_columns_of_several_detectors() -> None:
 
 def test_markdown_escapes_what_would_end_a_cell() -> None:
     odd = GridModel("x", "f0", "a|b <script> `c`", "clean", 0, 0)
-    assert r"| **a\|b &lt;script> \`c\`** |" in writers.markdown(gap_table([odd], SCORES))
+    assert r"| **a\|b &lt;script> \`c\`** |" in writers.markdown(
+        gap_table([odd], score_frame(SCORES, [odd]))
+    )
 
 
 def test_requirements_show_fractions_and_names(tmp_path: Path) -> None:
@@ -228,7 +227,7 @@ def test_requirements_show_fractions_and_names(tmp_path: Path) -> None:
     assert [cell.plain() for cell in table.groups[0][1][0].cells] == [
         "✗ not practical", "✗ 21/24", "▲ weak 3/8, strict 2/8", "✓ 1/1", "a, b, c", "s", "none",
     ]  # fmt: skip
-    table_files.write_requirements_csv(tmp_path / "r.csv", needed)
+    (tmp_path / "r.csv").write_text(writers.records_csv(requirements_rows(needed)))
     with (tmp_path / "r.csv").open(newline="", encoding="utf-8") as file:
         (row,) = csv.DictReader(file)
     assert (row["reliability_hit"], row["reliability_total"]) == ("21", "24")

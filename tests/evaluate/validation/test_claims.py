@@ -9,14 +9,14 @@ import pytest
 
 from flipbench.core.records import Count, ReferenceResult, Score
 from flipbench.evaluate.protocol.grid import GridModel
-from flipbench.evaluate.report.table_files import validation_rows
-from flipbench.evaluate.report.validation_captions import same_signal
 from flipbench.evaluate.report.validation_tables import (
     can_test,
     controls_table,
     default_tests,
     detectors_table,
     requirements_table,
+    same_signal,
+    validation_frame,
     validation_table,
 )
 from flipbench.evaluate.validation.dose import Series, is_monotone
@@ -219,14 +219,15 @@ def test_negative_controls_are_counted_by_kind_and_absent_ones_named() -> None:
         "Perturbation gap": ["–", f"{n_flagged}/2", "not in this grid"],
         "CoDeC, context in the prompt": ["1/2", "–", "not in this grid"],
     }
-    found = [r for r in validation_rows(validations) if r["quantity"] == "flagged_question_only"]
+    rows = validation_frame(validations).to_dict("records")
+    found = [row for row in rows if row["quantity"] == "flagged_question_only"]
     assert [(r["detector"], r["n"]) for r in found] == [("perturbation_gap", 2), ("codec", 2)]
 
 
 def test_detectors_of_one_signal_are_one_piece_of_evidence() -> None:
-    (sentence,) = same_signal(validate([*GAP, *CONSTAT, *ORDER], GRID))
-    assert sentence == (
+    scores = [*GAP, *CONSTAT, *ORDER]
+    assert (
         "Perturbation gap and ConStat read the answers to the perturbed items: their agreement is"
         " one piece of evidence, not 2."
-    )
-    assert same_signal(validate([*GAP, *ORDER], GRID)) == []
+    ) in detectors_table(validate(scores, GRID), GRID, scores).caption
+    assert same_signal(validate([*GAP, *ORDER], GRID)) == {}

@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 from flipbench.core.errors import DataError
 from flipbench.core.records import Score
 from flipbench.evaluate.protocol.grid import GridModel, reference_of
-from flipbench.evaluate.report import table_files
-from flipbench.evaluate.report.tables import families, label, other_table
+from flipbench.evaluate.report.score_frame import score_frame
+from flipbench.evaluate.report.score_tables import other_table
+from flipbench.evaluate.report.titles import families, label
 from flipbench.evaluate.report.validation_figures import make_validation_figures, overview_heats
 from flipbench.evaluate.report.validation_tables import (
     by_default_rule,
     detectors_table,
+    validation_frame,
     validation_table,
 )
 from flipbench.evaluate.validation.dose import Series, trend
@@ -156,7 +158,7 @@ def test_a_detector_that_fires_on_an_external_model_is_an_artifact(
     assert v.trend.in_order == 0 and v.trend.correlation == -1.0 and v.trend.p_value == 1.0
     suspected = {key for key, a in external_alarms(SCORES, GRID).items() if a.suspected}
     assert suspected == {("upside_down", "planted", "b")}
-    table = other_table(GRID, SCORES)
+    table = other_table(GRID, score_frame(SCORES, GRID))
     assert table is not None
     (at,) = (
         i for i, c in enumerate(table.columns) if (c.group, c.header) == ("upside down", "Planted")
@@ -259,7 +261,7 @@ def test_models_of_unknown_dose_are_shown_but_do_not_count(
         reference_of(strangers[0], grid) == GRID[0] and reference_of(alone, [*grid, alone]) is None
     )
     assert all(reference_of(m, strangers) is None for m in GRID)
-    table = other_table(grid, [*SCORES, *unknown])
+    table = other_table(grid, score_frame([*SCORES, *unknown], grid))
     assert table is not None
     rows = {row.header: row for _, rows in table.groups for row in rows}
     assert [row.header for row in table.groups[0][1]][-2:] == ["x", "y"]
@@ -314,7 +316,7 @@ def test_the_table_is_the_same_in_every_format(
         and r"AUROC within lineages & TPR at 0 false alarms & TPR at FPR 1 \%" in tex
     )
     assert tex.count("{") - tex.count(r"\{") == tex.count("}") - tex.count(r"\}")
-    table_files.write_validation_csv(tmp_path / "v.csv", validations)
+    (tmp_path / "v.csv").write_text(writers.frame_csv(validation_frame(validations)))
     with (tmp_path / "v.csv").open(newline="", encoding="utf-8") as file:
         lines = {(r["detector"], r["quantity"]): r for r in csv.DictReader(file)}
     assert float(lines["training", "auroc"]["value"]) == pytest.approx(16 / 26)

@@ -14,7 +14,7 @@ from flipbench.core.errors import DataError
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.page.gallery import Gallery
 from flipbench.evaluate.report.results import read_results
-from flipbench.evaluate.report.tables import GAP
+from flipbench.evaluate.report.titles import GAP
 from flipbench.evaluate.verdict.page import VerdictPage, as_json
 from flipbench.evaluate.verdict.transparency import card_of
 from flipbench.evaluate.verdict.transparency_page import checks_table, markdown, write_card

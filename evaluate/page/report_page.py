@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 from markupsafe import Markup
 
 from flipbench.core.files import markdown_text, without_html, write_atomically
@@ -20,31 +22,26 @@ from flipbench.reporting.sections import Section
 from flipbench.reporting.tables import Table
 
 from ..protocol.grid import GridModel, Requirements
-from ..report import table_files
-from ..report.blind_table import blind_table
-from ..report.figures import make_figures
+from ..report.dose_figures import make_figures
 from ..report.quadrants import STATUS, quadrant_section
 from ..report.results import Results, write_results
-from ..report.tables import (
-    GAP,
-    RELATIVE,
-    TEST,
-    VERDICTS,
-    cell_key,
-    detector_tables,
-    detectors_of,
-    gap_table,
-    other_table,
-    rule_title,
-    title,
+from ..report.score_frame import score_frame, write_scores_csv
+from ..report.score_tables import cell_key, detector_tables, gap_table, other_table
+from ..report.titles import GAP, RELATIVE, TEST, VERDICTS, rule_title, title
+from ..report.validation_figures import (
+    FIFTHS,
+    ValidationFigures,
+    make_validation_figures,
+    overview_heats,
 )
-from ..report.validation_figures import ValidationFigures, make_validation_figures, overview_heats
-from ..report.validation_plots import FIFTHS
 from ..report.validation_tables import (
+    blind_table,
     controls_table,
     detector_results,
     detectors_table,
+    requirements_rows,
     requirements_table,
+    validation_frame,
     validation_table,
 )
 from ..validation.validation import Validation, validate
@@ -86,8 +83,6 @@ class ReportData:
         Further sections of the page; their figures are in the report's folder already.
     replies : mapping
         The models' replies to both versions of each pair, which the page shows beside the items.
-    engines : list of str
-        Of each served model, how its answers compare with transformers'; below every table.
     """
 
     title: str
@@ -103,11 +98,6 @@ class ReportData:
     groups: Table | None = None
     sections: list[Section] = field(default_factory=list)
     replies: Replies = field(default_factory=dict)
-    engines: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        """Put what was measured about engines before the other notes."""
-        self.notes = [*self.engines, *self.notes]
 
 
 @dataclass(frozen=True)
@@ -127,22 +117,16 @@ def write_report(data: ReportData, folder: Path) -> Path:
     DataError
         If no score belongs to the grid, or an image of the benchmark is missing.
     """
-    others = other_table(data.grid, data.scores)
-    tables = [gap_table(data.grid, data.scores), *([others] if others else [])]
+    frame = score_frame(data.scores, data.grid)
+    others = other_table(data.grid, frame)
+    tables = [gap_table(data.grid, frame), *([others] if others else [])]
     needed = requirements_table(data.requirements)
     kinds = {model.clean for model in data.grid if model.dose is not None}
     can_validate = len(kinds) == 2 or any(model.external for model in data.grid)
     validations = validate(data.scores, data.grid) if can_validate else []
-    validation = []
-    if validations:
-        overview = detectors_table(validations, data.grid, data.scores)
-        validation = [overview, validation_table(validations)]
-        if controls := controls_table(validations):
-            validation.append(controls)
-        if blind := blind_table(data.benchmark, data.scores):
-            validation.append(blind)
+    validation = _validation_tables(data, validations)
     folder.mkdir(parents=True, exist_ok=True)
-    _write_tables(data, tables, needed, folder)
+    _write_tables(data, frame, tables, needed, folder)
     write_results(folder / "results.json", _results(data, validations, validation[:1]))
     if validation:
         _write_validation(validations, validation, data.notes, folder)
@@ -153,17 +137,18 @@ def write_report(data: ReportData, folder: Path) -> Path:
     for section in sections:
         notes = [*section.notes, *data.notes]
         _write_markdown(folder / f"{section.key}.md", section.tables, notes)
-    explorer = make_explorer(data.benchmark, data.grid, data.scores, data.replies)
+    explorer = make_explorer(data.benchmark, data.grid, data.scores, frame, data.replies)
     drawn = [*checks.all, *figures, *(f for s in sections for f in s.figures)]
-    panels, idle = _detector_panels(data, checks)
+    panels, idle = _detector_panels(data, frame, checks)
     script = "\n".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in _SCRIPTS)
+    budget = _thumbnail_bytes(data, drawn, len(explorer.data))
     html = (
         environment(_TEMPLATES)
         .get_template("report.html.jinja")
         .render(
             title=data.title,
             data=data,
-            headline=headline(data.grid, data.scores),
+            headline=headline(frame),
             tables=tables,
             requirements=needed if data.requirements else None,
             validation=validation,
@@ -177,12 +162,7 @@ def write_report(data: ReportData, folder: Path) -> Path:
             idle=idle,
             sections=sections,
             status=STATUS,
-            gallery=make_gallery(
-                data.benchmark,
-                data.grid,
-                data.scores,
-                _thumbnail_bytes(data, drawn, len(explorer.data)),
-            ),
+            gallery=make_gallery(data.benchmark, data.grid, data.scores, budget),
             explorer=explorer,
             warnings=warnings_of(data.scores),
             script=Markup(script),
@@ -192,20 +172,19 @@ def write_report(data: ReportData, folder: Path) -> Path:
     return write_atomically(folder / "index.html", html)
 
 
-def headline(grid: Sequence[GridModel], scores: Sequence[Score]) -> list[str]:
+def headline(frame: pd.DataFrame) -> list[str]:
     """Return one sentence for each rule of the perturbation gap, the one that decides first.
 
     As for the verdict on one model, that is the comparison with the clean model's gap where there
     is a clean model, else the test. A sentence counts the contaminated models that were caught and
     the clean ones that were flagged.
     """
-    known = {model.fingerprint for model in grid}
-    gaps = [s for s in scores if s.detector == GAP and s.model_fingerprint in known]
-    compared = any(s.rule == RELATIVE and s.reference_fingerprint for s in gaps)
-    first = [RELATIVE, TEST] if compared else [TEST]
-    rules = dict.fromkeys(score.rule for score in gaps if score.rule in _RULE_SUBJECTS)
-    ordered = [*(r for r in first if r in rules), *(r for r in rules if r not in first)]
-    sentences = [_sentence(rule, grid, scores) for rule in ordered]
+    rows = [row for row in frame.to_dict("records") if row["detector"] == GAP]
+    compared = any(row["rule"] == RELATIVE and row["reference"] for row in rows)
+    deciding = [RELATIVE, TEST] if compared else [TEST]
+    rules = dict.fromkeys(row["rule"] for row in rows if row["rule"] in _RULE_SUBJECTS)
+    ordered = [*(r for r in deciding if r in rules), *(r for r in rules if r not in deciding)]
+    sentences = [_sentence(rule, rows) for rule in ordered]
     return list(filter(None, sentences)) or ["The perturbation gap was not measured on this grid."]
 
 
@@ -221,30 +200,38 @@ def warnings_of(scores: Sequence[Score]) -> list[tuple[str, list[str]]]:
     return list(subjects.items())
 
 
-def _sentence(rule: str, grid: Sequence[GridModel], scores: Sequence[Score]) -> str:
-    verdict_of = {
-        s.model_fingerprint: s.verdict
-        for s in scores
-        if (s.detector, s.rule) == (GAP, rule) and s.verdict != "not_applicable"
-    }
-    judged = [(m, verdict_of[m.fingerprint]) for m in grid if m.fingerprint in verdict_of]
+def _sentence(rule: str, rows: Sequence[Mapping[Any, Any]]) -> str:
+    applied = [row for row in rows if row["rule"] == rule and row["verdict"] != "not_applicable"]
+    by_model = {row["fingerprint"]: (row["dose"], row["verdict"]) for row in applied}
     parts = []
-    for did, kind, of_kind in (
-        ("caught", "contaminated", [verdict for model, verdict in judged if model.contaminated]),
-        ("flagged", "clean", [verdict for model, verdict in judged if model.clean]),
+    for did, kind, verdicts in (
+        ("caught", "contaminated", [verdict for dose, verdict in by_model.values() if dose]),
+        ("flagged", "clean", [verdict for dose, verdict in by_model.values() if dose == 0]),
     ):
-        if n := len(of_kind):
+        if n := len(verdicts):
             models = "model" if n == 1 else "models"
-            parts.append(f"{did} {of_kind.count('contaminated')} of {n} {kind} {models}")
-    unknown = [verdict for model, verdict in judged if model.dose is None]
+            parts.append(f"{did} {verdicts.count('contaminated')} of {n} {kind} {models}")
+    unknown = [verdict for dose, verdict in by_model.values() if dose is None]
     if unknown:
         count = f"{unknown.count('contaminated')} of {len(unknown)}"
         parts.append(f"called {count} models of unknown history contaminated")
     if not parts:
         return ""
-    n_open = sum(verdict == "inconclusive" for _, verdict in judged)
+    n_open = sum(verdict == "inconclusive" for _, verdict in by_model.values())
     tail = f"; {n_open} {'is' if n_open == 1 else 'are'} inconclusive" if n_open else ""
-    return f"{_RULE_SUBJECTS.get(rule, f'Rule {rule!r}')} {' and '.join(parts)}{tail}."
+    return f"{_RULE_SUBJECTS[rule]} {' and '.join(parts)}{tail}."
+
+
+def _validation_tables(data: ReportData, validations: Sequence[Validation]) -> list[Table]:
+    if not validations:
+        return []
+    tables = [
+        detectors_table(validations, data.grid, data.scores),
+        validation_table(validations),
+        controls_table(validations),
+        blind_table(data.benchmark, data.scores),
+    ]
+    return [table for table in tables if table is not None]
 
 
 def _results(
@@ -257,7 +244,7 @@ def _results(
         settings=data.settings,
         n_pairs=len(data.benchmark.pairs),
         n_answers=data.n_answers,
-        n_detectors=len(detectors_of(data.scores)),
+        n_detectors=len({score.detector for score in data.scores}),
         n_rules=len({(s.detector, s.rule) for s in data.scores}),
         models=tuple(data.grid),
         gaps=tuple(gap.model_copy(update={"per_item": {}, "details": {}}) for gap in gaps),
@@ -266,17 +253,20 @@ def _results(
     )
 
 
-def _write_tables(data: ReportData, tables: Sequence[Table], needed: Table, folder: Path) -> None:
-    head = f"# {markdown_text(data.title)}\n\n{' '.join(headline(data.grid, data.scores))}\n"
-    first = [tables[0], *([data.groups] if data.groups else [])]
+def _write_tables(
+    data: ReportData, frame: pd.DataFrame, tables: Sequence[Table], needed: Table, folder: Path
+) -> None:
+    head = f"# {markdown_text(data.title)}\n\n{' '.join(headline(frame))}\n"
+    main_tables = [tables[0], *([data.groups] if data.groups else [])]
     others = [*tables[1:], *data.raters, *data.kept]
-    _write_markdown(folder / "gap.md", first, data.notes, head)
-    _write_markdown(folder / "table.md", [*first, *others], data.notes, head)
-    latex = writers.latex_document([*first, *tables[1:]], data.notes)
+    _write_markdown(folder / "gap.md", main_tables, data.notes, head)
+    _write_markdown(folder / "table.md", [*main_tables, *others], data.notes, head)
+    latex = writers.latex_document([*main_tables, *tables[1:]], data.notes)
     write_atomically(folder / "table.tex", latex)
     _write_markdown(folder / "requirements.md", [needed], data.notes)
-    table_files.write_scores_csv(folder / "table.csv", data.grid, data.scores)
-    table_files.write_requirements_csv(folder / "requirements.csv", data.requirements)
+    write_scores_csv(folder / "table.csv", frame)
+    rows = requirements_rows(data.requirements)
+    write_atomically(folder / "requirements.csv", writers.records_csv(rows))
 
 
 def _write_markdown(
@@ -287,25 +277,24 @@ def _write_markdown(
 
 
 def _detector_panels(
-    data: ReportData, checks: ValidationFigures
+    data: ReportData, frame: pd.DataFrame, checks: ValidationFigures
 ) -> tuple[list[DetectorPanel], list[tuple[str, str]]]:
     """Return the detectors with a verdict on some model; of the others, title and reason."""
     by_detector: dict[str, list[Score]] = {}
     for score in data.scores:
-        by_detector.setdefault(score.detector, []).append(score)
-    names = [name for name in detectors_of(data.scores) if name != GAP]
-    idle = [n for n in names if all(s.verdict == "not_applicable" for s in by_detector[n])]
-    shown = sorted((n for n in names if n not in idle), key=title)
+        if score.detector != GAP:
+            by_detector.setdefault(score.detector, []).append(score)
+    reasons: dict[str, str] = {}
+    for name, scores in by_detector.items():
+        if all(score.verdict == "not_applicable" for score in scores):
+            texts = (text for s in scores for text in (s.reason, *s.warnings) if text)
+            reasons[name] = next(texts, "no reason given")
+    applied = sorted((name for name in by_detector if name not in reasons), key=title)
     panels = [
         DetectorPanel(title(table.key), table, checks.by_detector.get(table.key))
-        for table in detector_tables(data.grid, data.scores, shown)
+        for table in detector_tables(data.grid, frame, applied)
     ]
-    return panels, [(title(name), _first_reason(by_detector[name])) for name in sorted(idle)]
-
-
-def _first_reason(scores: Sequence[Score]) -> str:
-    said = (text for s in scores for text in (s.reason, *s.warnings) if text)
-    return next(said, "no reason given")
+    return panels, [(title(name), reasons[name]) for name in sorted(reasons)]
 
 
 def _thumbnail_bytes(data: ReportData, figures: Sequence[Figure], more: int) -> int:
@@ -330,4 +319,5 @@ def _write_validation(
     for table in tables:
         _write_markdown(folder / f"{table.key}.md", [table], notes)
     write_atomically(folder / "validation.tex", writers.latex_document(tables, notes))
-    table_files.write_validation_csv(folder / "validation.csv", validations)
+    csv = writers.frame_csv(validation_frame(validations))
+    write_atomically(folder / "validation.csv", csv)
