@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.shapes.seeds import SeedMean, seed_mean
 from flipbench.api.experiments import open_experiment
 from flipbench.api.stages.assembly import Assembly
 from flipbench.api.stages.loop import run_all
@@ -32,7 +33,6 @@ from flipbench.core.rates import Rate
 from flipbench.core.records import Checkpoint, Count, Item, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.evaluate.statistics.quadrants import QUADRANTS, QuadrantResult
-from flipbench.evaluate.statistics.seeds import SeedMean, seed_mean
 from flipbench.models.engine import answers_of
 from flipbench.prompting.prompts import right_option
 from flipbench.reporting import formats

@@ -183,35 +183,28 @@ def _match_distribution(group: Sequence[LetterAnswer]) -> Array:
 
     Rook polynomial: a letter chosen c times and old g times is a board of c x g squares.
     """
-    chosen, old = (
-        Counter(answer.chosen for answer in group),
-        Counter(answer.old for answer in group),
-    )
-    size, rooks = len(group), [1]
-    for letter in chosen:
-        c, g = chosen[letter], old[letter]
+    choices = Counter(answer.chosen for answer in group)
+    old_letters = Counter(answer.old for answer in group)
+    size, rooks = len(group), np.array([1], dtype=object)  # whole numbers of any size
+    for letter, c in choices.items():
+        g = old_letters[letter]
         board = [comb(c, j) * comb(g, j) * factorial(j) for j in range(min(c, g) + 1)]
-        product = [0] * (len(rooks) + len(board) - 1)
-        for i, left in enumerate(rooks):
-            for j, right in enumerate(board):
-                product[i + j] += left * right
-        rooks = product
+        rooks = np.convolve(rooks, np.array(board, dtype=object))
     at_least = [ways * factorial(size - k) for k, ways in enumerate(rooks)]
-    total = factorial(size)
     exactly = [
         sum((-1) ** (k - m) * comb(k, m) * at_least[k] for k in range(m, len(at_least)))
         for m in range(len(at_least))
     ]
     while exactly[-1] == 0:
         exactly.pop()
-    return np.array([ways / total for ways in exactly])
+    return np.array([ways / factorial(size) for ways in exactly])
 
 
 def _match_draws(group: Sequence[LetterAnswer], rng: np.random.Generator) -> NDArray[np.int64]:
     """Return the number of old answers in random permutations, shape (N_DRAWS,)."""
-    chosen = np.array([answer.chosen for answer in group], dtype=np.int16)
-    old = np.array([answer.old for answer in group], dtype=np.int16)
-    draws = [(rng.permutation(old) == chosen).sum() for _ in range(N_DRAWS)]
+    choices = np.array([answer.chosen for answer in group], dtype=np.int16)
+    old_letters = np.array([answer.old for answer in group], dtype=np.int16)
+    draws = [(rng.permutation(old_letters) == choices).sum() for _ in range(N_DRAWS)]
     return np.array(draws, dtype=np.int64)
 
 
@@ -221,11 +214,11 @@ def _stratum_chances(group: Sequence[LetterAnswer]) -> tuple[Array, Array]:
     The excess is 1 on average for a memorised answer: its chance to be expected anyway is that of
     two old letters to be equal. It is 0 where the old letters do not differ, which says nothing.
     """
-    others, old = len(group) - 1, Counter(answer.old for answer in group)
-    if not others:
+    n_rest, old_letters = len(group) - 1, Counter(answer.old for answer in group)
+    if not n_rest:
         return np.array([1 / (answer.n_options - 1) for answer in group]), np.zeros(1)
-    chances = np.array([(old[answer.chosen] - answer.is_old) / others for answer in group])
-    differing = 1 - sum(n * (n - 1) for n in old.values()) / len(group) / others
+    chances = np.array([(old_letters[answer.chosen] - answer.is_old) / n_rest for answer in group])
+    differing = 1 - sum(n * (n - 1) for n in old_letters.values()) / len(group) / n_rest
     is_old = np.array([answer.is_old for answer in group])
     return chances, (is_old - chances) / differing if differing else np.zeros(len(group))
 
@@ -245,15 +238,15 @@ def _preferred(counts: Counter[LetterAnswer], answer: LetterAnswer) -> float:
     chosen once more among all of them.
     """
     k = answer.n_options
-    chosen, new = np.ones(k), np.zeros(k)
-    for other, n in counts.items():
-        if other.n_options == k:
-            chosen[other.chosen] += n
-            new[other.new] += n
+    n_chosen, n_new = np.ones(k), np.zeros(k)
+    for wrong_answer, n in counts.items():
+        if wrong_answer.n_options == k:
+            n_chosen[wrong_answer.chosen] += n
+            n_new[wrong_answer.new] += n
     strengths = np.full(k, 1 / k)
     for _ in range(100):
-        contests = new / (1 - strengths)  # by the letter that does not take part
-        updated = chosen / (contests.sum() - contests + k)
+        contests = n_new / (1 - strengths)  # by the letter that does not take part
+        updated = n_chosen / (contests.sum() - contests + k)
         updated /= updated.sum()
         if np.abs(updated - strengths).max() < 1e-6:
             break

@@ -90,23 +90,26 @@ def mean_difference(
     Clinical Trials 7 (1986), 177-188) for the spread, here between models on the same items.
     """
     stacked = np.array(references)
-    together, kept = _complete(changes - stacked.mean(axis=0), clusters)
-    answered = ~np.isnan(changes - stacked.mean(axis=0))
-    stacked = stacked[:, answered]
-    n, n_references = len(together), len(stacked)
-    if len(set(kept)) < 3:
+    differences, kept_clusters = _complete(changes - stacked.mean(axis=0), clusters)
+    is_answered = ~np.isnan(changes - stacked.mean(axis=0))
+    stacked = stacked[:, is_answered]
+    n, n_references = len(differences), len(stacked)
+    if len(set(kept_clusters)) < 3:
         return None
-    padded = np.append(together, [1.0, -1.0]), [*kept, "\0+", "\0-"]
+    padded = np.append(differences, [1.0, -1.0]), [*kept_clusters, "\0+", "\0-"]
     mean, items_variance, n_clusters = _mean_and_variance(*padded)
     sampling = np.mean(
-        [_mean_and_variance(a - b, kept)[1] / 2 for a, b in itertools.combinations(stacked, 2)]
+        [
+            _mean_and_variance(a - b, kept_clusters)[1] / 2
+            for a, b in itertools.combinations(stacked, 2)
+        ]
     )
     between = max(0.0, float(stacked.mean(axis=1).var(ddof=1) - sampling))
     variance = items_variance + between * (1 + 1 / n_references)
     df = float(n_references - 1 if between > 0 else n_clusters - 1)
     error = math.sqrt(variance)
     half = float(stats.t.ppf(0.5 + level / 2, df)) * error
-    difference = float(together.mean())
+    difference = float(differences.mean())
     interval = Interval(low=max(-2.0, mean - half), high=min(2.0, mean + half), level=level)
     p_below = float(stats.t.cdf(mean / error, df))
     return MeanDifference(difference, math.sqrt(between), interval, p_below, df, n)
@@ -130,14 +133,17 @@ def scaled_drop_p(
     chances : float array, shape (N,)
         Accuracy of guessing; 0 if not known.
     """
-    kept = np.asarray(~np.isnan([model, *references]).any(axis=(0, 1)))
-    names = list(itertools.compress(clusters, kept.tolist()))
+    is_complete = np.asarray(~np.isnan([model, *references]).any(axis=(0, 1)))
+    names = list(itertools.compress(clusters, is_complete.tolist()))
     if len(set(names)) < 3:
         return 1.0, 1.0
-    mine, others = model[:, kept], np.mean([reference[:, kept] for reference in references], axis=0)
+    own_outcomes, reference_outcomes = (
+        model[:, is_complete],
+        np.mean([reference[:, is_complete] for reference in references], axis=0),
+    )
     p_values = []
     for scale in (_cross_product, _log_odds):
-        value, influence = scale(mine, others, chances[kept])
+        value, influence = scale(own_outcomes, reference_outcomes, chances[is_complete])
         _, variance, n = _mean_and_variance(influence, names)
         p_values.append(float(stats.t.cdf(value / math.sqrt(variance), n - 1)) if variance else 1.0)
     return p_values[0], p_values[1]
@@ -148,34 +154,37 @@ def _cross_product(model: Array, reference: Array, chances: Array) -> tuple[floa
 
     Fieller's form of a difference of ratios, which needs no accuracy above 0.
     """
-    model, reference = ((right - chances) / (1 - chances) for right in (model, reference))
-    (first, second), (before, after) = model.mean(axis=1), reference.mean(axis=1)
-    influence = (
-        before * (model[1] - second)
-        + second * (reference[0] - before)
-        - first * (reference[1] - after)
-        - after * (model[0] - first)
+    model, reference = ((outcomes - chances) / (1 - chances) for outcomes in (model, reference))
+    (original, perturbed), (reference_original, reference_perturbed) = (
+        model.mean(axis=1),
+        reference.mean(axis=1),
     )
-    return float(second * before - after * first), influence
+    influence = (
+        reference_original * (model[1] - perturbed)
+        + perturbed * (reference[0] - reference_original)
+        - original * (reference[1] - reference_perturbed)
+        - reference_perturbed * (model[0] - original)
+    )
+    return float(perturbed * reference_original - reference_perturbed * original), influence
 
 
 def _log_odds(model: Array, reference: Array, _: Array) -> tuple[float, Array]:
     """Return the model's log odds ratio of right answers minus the reference's."""
     value, influence = 0.0, np.zeros(model.shape[1])
-    for sign, right in ((1, model), (-1, reference)):
-        shares = (right.sum(axis=1) + 0.5) / (right.shape[1] + 1)
+    for sign, outcomes in ((1, model), (-1, reference)):
+        shares = (outcomes.sum(axis=1) + 0.5) / (outcomes.shape[1] + 1)
         odds = np.log(shares / (1 - shares))
-        first, second = (right - shares[:, None]) / (shares * (1 - shares))[:, None]
+        original, perturbed = (outcomes - shares[:, None]) / (shares * (1 - shares))[:, None]
         value, influence = (
             value + sign * float(odds[1] - odds[0]),
-            influence + sign * (second - first),
+            influence + sign * (perturbed - original),
         )
     return value, influence
 
 
 def _complete(changes: Array, clusters: Sequence[str]) -> tuple[Array, list[str]]:
-    kept = ~np.isnan(changes)
-    return changes[kept], list(itertools.compress(clusters, kept.tolist()))
+    is_complete = ~np.isnan(changes)
+    return changes[is_complete], list(itertools.compress(clusters, is_complete.tolist()))
 
 
 def _mean_and_variance(values: Array, clusters: Sequence[str]) -> tuple[float, float, int]:

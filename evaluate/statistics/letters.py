@@ -47,16 +47,16 @@ class LetterPairs:
         of options; old and new letter of a pair are swapped at random.
         """
         cells, index = np.unique([self.old_cells, self.new_cells], return_inverse=True)
-        old, new = index.reshape(2, -1)
-        change = np.zeros((len(old), len(cells)))
-        rows = np.arange(len(old))
-        change[rows, old] -= 1
-        change[rows, new] += 1
-        signs = rng.choice([-1.0, 1.0], (N_DRAWS, len(old)))
+        old_index, new_index = index.reshape(2, -1)
+        change = np.zeros((len(old_index), len(cells)))
+        rows = np.arange(len(old_index))
+        change[rows, old_index] -= 1
+        change[rows, new_index] += 1
+        signs = rng.choice([-1.0, 1.0], (N_DRAWS, len(old_index)))
         null = ((signs @ change) ** 2).sum(axis=1)
         return permutation_p(float((change.sum(axis=0) ** 2).sum()), null)
 
-    def standardized(self, before: Array, after: Array) -> tuple[float, Array]:
+    def standardized(self, original: Array, perturbed: Array) -> tuple[float, Array]:
         """Return a model's gap if each letter were right as often in both versions.
 
         Accuracies by letter are weighted with the mean of the two versions' shares (direct
@@ -75,17 +75,17 @@ class LetterPairs:
         float array, shape (N,)
             What each pair contributes to its error: the gap's linearisation around 0.
         """
-        n = len(before)
+        n = len(original)
         gap, total, influence = 0.0, 0.0, np.zeros(n)
         for cell in np.unique(self.old_cells):
-            first, second = self.old_cells == cell, self.new_cells == cell
-            if not second.any():
+            is_old, is_new = self.old_cells == cell, self.new_cells == cell
+            if not is_new.any():
                 continue
-            weight = (first.sum() + second.sum()) / (2 * n)
-            a, b = float(before[first].mean()), float(after[second].mean())
+            weight = (is_old.sum() + is_new.sum()) / (2 * n)
+            a, b = float(original[is_old].mean()), float(perturbed[is_new].mean())
             gap, total = gap + weight * (b - a), total + weight
-            influence[second] += weight * n / second.sum() * (after[second] - b)
-            influence[first] -= weight * n / first.sum() * (before[first] - a)
+            influence[is_new] += weight * n / is_new.sum() * (perturbed[is_new] - b)
+            influence[is_old] -= weight * n / is_old.sum() * (original[is_old] - a)
         return (gap / total, influence / total) if total else (math.nan, influence)
 
 
@@ -110,16 +110,16 @@ def standardized_drop_p(
     degrees = len(set(clusters)) - 1
     spread = 0.0
     if references:
-        others = [letters.standardized(*reference) for reference in references]
-        gap -= float(np.mean([other for other, _ in others]))
-        influence = influence - np.mean([part for _, part in others], axis=0)
-        if (n := len(others)) > 1:
-            gaps = np.array([other for other, _ in others])
+        reference_results = [letters.standardized(*reference) for reference in references]
+        gap -= float(np.mean([reference_gap for reference_gap, _ in reference_results]))
+        influence = influence - np.mean([part for _, part in reference_results], axis=0)
+        if (n := len(reference_results)) > 1:
+            gaps = np.array([reference_gap for reference_gap, _ in reference_results])
             sampling = np.mean(
                 [
                     _variance(a - b, clusters) / 2
-                    for i, (_, a) in enumerate(others)
-                    for _, b in others[:i]
+                    for i, (_, a) in enumerate(reference_results)
+                    for _, b in reference_results[:i]
                 ]
             )
             spread = max(0.0, float(gaps.var(ddof=1) - sampling)) * (1 + 1 / n)

@@ -153,5 +153,5 @@ def _every_order(
     ranks: Array, cuts: NDArray[np.int64], _rng: np.random.Generator, _n: int
 ) -> Iterator[Array]:
     parts = [itertools.permutations(part) for part in np.split(ranks, cuts)]
-    for chosen in itertools.product(*parts):
-        yield np.array([value for part in chosen for value in part])
+    for orders in itertools.product(*parts):
+        yield np.array([value for part in orders for value in part])

@@ -144,21 +144,21 @@ def paired_comparison(
     >>> outcome.b, outcome.n, outcome.n_dropped, outcome.gap
     (1, 2, 1, -0.5)
     """
-    (first, second), shared = _complete([original, perturbed], clusters)
+    (originals, variants), shared = _complete([original, perturbed], clusters)
 
     def count(right_first: int, right_second: int) -> int:
-        return int(np.sum((first == right_first) & (second == right_second)))
+        return int(np.sum((originals == right_first) & (variants == right_second)))
 
     outcome = PairedOutcome(
-        count(1, 1), count(1, 0), count(0, 1), count(0, 0), n_dropped=len(original) - len(first)
+        count(1, 1), count(1, 0), count(0, 1), count(0, 0), n_dropped=len(original) - len(originals)
     )
     if outcome.n == 0:
         return outcome
     if shared is None or len(set(shared)) == outcome.n:
         interval = tango_interval(outcome.b, outcome.c, outcome.n, level)
         return replace(outcome, interval=interval)
-    differences = (second - first).tolist()
-    totals, _ = by_cluster(second - first, shared)
+    differences = (variants - originals).tolist()
+    totals, _ = by_cluster(variants - originals, shared)
     return replace(
         outcome,
         interval=clustered_interval(differences, shared, level),
@@ -211,11 +211,13 @@ def gap_difference(
     With ``rises``, ``p_below`` is the p-value against "not *above* the reference".
     """
     conditions = [original, perturbed, reference_original, reference_perturbed]
-    (first, second, reference_first, reference_second), shared = _complete(conditions, clusters)
-    n = len(first)
+    (originals, variants, reference_originals, reference_variants), shared = _complete(
+        conditions, clusters
+    )
+    n = len(originals)
     if n == 0:
         return GapDifference(math.nan, math.nan, math.nan, None, 1.0, 0, len(original), 0)
-    model, reference = second - first, reference_second - reference_first
+    model, reference = variants - originals, reference_variants - reference_originals
     difference = model - reference
     return GapDifference(
         gap=float(model.sum()) / n,

@@ -75,8 +75,8 @@ def pairs_needed(design: Design, target: float = 0.8, max_pairs: int = 1_000_000
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if power(design, middle) >= target else (middle, high)
-    below = [n for n in range(high, high + max(20, high // 10)) if power(design, n) < target]
-    return (below[-1] + 1) if below else high
+    missed = [n for n in range(high, high + max(20, high // 10)) if power(design, n) < target]
+    return (missed[-1] + 1) if missed else high
 
 
 def detectable_drop(

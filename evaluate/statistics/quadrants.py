@@ -5,13 +5,14 @@ Sadanandan and Behzadan, arXiv 2603.20985.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 from pydantic import Field
+from scipy import special
 
 from flipbench.core.records import Count, Interval, Mean, Value
 
@@ -120,40 +121,13 @@ def _ratio(k: int, n: int) -> float | None:
     return k / n if n else None
 
 
-def oracle_fraction(gold: Sequence[int], text_only: Sequence[int]) -> float | None:
-    """Return the DF of a model that is always right, with this text prior; None without items.
-
-    Such a model sees every image, and is consistent. It still counts as not reliant wherever its
-    answer without the image happens to be right. Its DF is therefore the text-only accuracy.
-
-    Parameters
-    ----------
-    gold, text_only : sequence of int, shape (N,)
-        Right answers, and the answers without the image.
-
-    Notes
-    -----
-    Not in the paper: at a base rate of 81 % "yes" and the prior "yes", DF is 81 % for a model
-    without a fault.
-
-    Examples
-    --------
-    >>> oracle_fraction([0] * 81 + [1] * 19, [0] * 100)
-    0.81
-    """
-    same = [right == answer for right, answer in zip(gold, text_only, strict=True)]
-    return _ratio(sum(same), len(same))
-
-
 def distribution(log_probs: ArrayLike) -> Array:
     """Return the probabilities of K options, renormalised, from log-probabilities, shape (..., K).
 
     >>> distribution([-1.0, -1.0]).tolist()
     [0.5, 0.5]
     """
-    values = np.asarray(log_probs, dtype=float)
-    weights = np.exp(values - values.max(-1, keepdims=True))
-    return np.asarray(weights / weights.sum(-1, keepdims=True))
+    return np.asarray(special.softmax(np.asarray(log_probs, dtype=float), axis=-1))
 
 
 def entropy(p: ArrayLike) -> Array:
@@ -162,8 +136,7 @@ def entropy(p: ArrayLike) -> Array:
     >>> round(float(entropy([0.82, 0.18])), 5)
     0.47139
     """
-    values = np.asarray(p, dtype=float)
-    return np.asarray(-(values * np.log(np.maximum(values, EPSILON))).sum(-1))
+    return np.asarray(special.entr(np.asarray(p, dtype=float)).sum(-1))
 
 
 def kl_divergence(p: ArrayLike, q: ArrayLike) -> Array:
@@ -174,8 +147,8 @@ def kl_divergence(p: ArrayLike, q: ArrayLike) -> Array:
     >>> round(float(kl_divergence([0.82, 0.18], [0.41, 0.59])), 5)
     0.35469
     """
-    first, second = (np.maximum(np.asarray(x, dtype=float), EPSILON) for x in (p, q))
-    return np.asarray((first * (np.log(first) - np.log(second))).sum(-1))
+    clipped = [np.maximum(np.asarray(x, dtype=float), EPSILON) for x in (p, q)]
+    return np.asarray(special.rel_entr(*clipped).sum(-1))
 
 
 class QuadrantResult(Value):

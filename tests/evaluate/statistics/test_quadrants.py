@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,7 +16,6 @@ from flipbench.evaluate.statistics.quadrants import (
     distribution,
     entropy,
     kl_divergence,
-    oracle_fraction,
     quadrant_of,
 )
 
@@ -56,25 +57,8 @@ def test_worked_divergences_and_entropy() -> None:
 
 
 def test_a_model_without_a_fault_is_dangerous_where_its_prior_is_right() -> None:
-    rng = np.random.default_rng(0)
-    gold = (rng.random(4_000) < 0.19).astype(int)  # 0: yes
-    text_only = np.zeros_like(gold)
-    seeing = gold  # always right, in all wordings
-    counts = QuadrantCounts.of(
-        dict(
-            zip(
-                *np.unique(
-                    [
-                        quadrant_of(True, bool(a != b))
-                        for a, b in zip(seeing, text_only, strict=True)
-                    ],
-                    return_counts=True,
-                ),
-                strict=True,
-            )
-        )
-    )
-    assert counts.dangerous_fraction == oracle_fraction(gold.tolist(), text_only.tolist())
-    assert counts.dangerous_fraction == pytest.approx(0.81, abs=0.02)
+    gold = np.random.default_rng(0).random(4_000) < 0.19  # the text prior is always "no"
+    quadrants = [quadrant_of(True, bool(answer)) for answer in gold]  # always right
+    counts = QuadrantCounts.of(Counter(quadrants))
+    assert counts.dangerous_fraction == (~gold).mean() == pytest.approx(0.81, abs=0.02)
     assert counts.dangerous_given_consistent == counts.dangerous_fraction
-    assert oracle_fraction([], []) is None

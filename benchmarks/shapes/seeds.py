@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike
 from scipy import stats
 
 from flipbench.core.records import Interval
-
-from .resampling import LEVEL, N_BOOTSTRAP, bootstrap_interval
+from flipbench.evaluate.statistics.resampling import LEVEL, N_BOOTSTRAP, bootstrap_interval
 
 
 @dataclass(frozen=True)

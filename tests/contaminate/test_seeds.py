@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flipbench.evaluate.statistics.seeds import seed_mean
+from benchmarks.shapes.seeds import seed_mean
 
 
 def test_the_interval_over_seeds_is_students() -> None:
