@@ -21,7 +21,7 @@ from flipbench.config.yaml_text import parse_yaml, read_yaml
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.records import Value
 from flipbench.reporting import formats
-from flipbench.reporting.tables import Cell, Column, Row, Table
+from flipbench.reporting.tables import Cell, Table, build_table, text_column
 
 Outcome = Literal["supported", "contradicted", "missing"]
 Figure = float | str
@@ -79,8 +79,8 @@ class Claim(Bounds):
 
     @model_validator(mode="after")
     def _says_something(self) -> Self:
-        given = (self.printed, self.expected, self.at_least, self.at_most)
-        if all(value is None for value in given):
+        conditions = (self.printed, self.expected, self.at_least, self.at_most)
+        if all(value is None for value in conditions):
             raise ValueError("give printed, expected, at_least or at_most")
         if self.printed is not None and self.expected is not None:
             raise ValueError("give printed or expected, not both: the text is what is checked")
@@ -151,32 +151,33 @@ def check_claims(claims: Sequence[Claim], folder: Path) -> list[CheckedClaim]:
 
 def claims_table(checked: Sequence[CheckedClaim]) -> Table:
     """Return one row for each claim, with the counts in the caption."""
-    counts = Counter(one.outcome for one in checked)
+    counts = Counter(claim.outcome for claim in checked)
     words = ", ".join(f"{counts[name]} {name}" for name in ("supported", "contradicted", "missing"))
-    columns = ("", "stated", "found", "evidence", "remarks")
-    return Table(
+    return build_table(
         "claims",
         f"{len(checked)} claims: {words}.",
         "claim",
-        tuple(Column(name, numeric=False) for name in columns),
-        (("", tuple(_row(one) for one in checked)),),
+        [
+            (text_column(""), _mark),
+            (text_column("stated"), lambda claim: _text(claim.stated)),
+            (text_column("found"), lambda claim: _text(claim.found)),
+            (
+                text_column("evidence"),
+                lambda claim: f"{claim.claim.evidence.file}: {claim.claim.evidence.path}",
+            ),
+            (text_column("remarks"), _remark),
+        ],
+        {"": [(claim.claim.claim, claim) for claim in checked]},
     )
 
 
-def _row(one: CheckedClaim) -> Row:
-    mark = "✓" if one.outcome == "supported" else "✗"
-    where = f"{one.claim.evidence.file}: {one.claim.evidence.path}"
-    known = "" if one.outcome == "supported" or not one.as_known else "as known; "
-    return Row(
-        one.claim.claim,
-        (
-            Cell(one.outcome, mark=mark),
-            Cell(_text(one.stated)),
-            Cell(_text(one.found)),
-            Cell(where),
-            Cell(f"{known}{one.reason}" or formats.NOTHING),
-        ),
-    )
+def _mark(claim: CheckedClaim) -> Cell:
+    return Cell(claim.outcome, mark="✓" if claim.outcome == "supported" else "✗")
+
+
+def _remark(claim: CheckedClaim) -> str:
+    is_expected_failure = claim.outcome != "supported" and claim.as_known
+    return f"{'as known; ' if is_expected_failure else ''}{claim.reason}"
 
 
 def _text(figure: Figure | None) -> str:
@@ -188,40 +189,46 @@ def _text(figure: Figure | None) -> str:
 def _check(claim: Claim, folder: Path) -> CheckedClaim:
     stated: Figure | None = claim.expected
     try:
-        found = _figure(claim.evidence, folder)
+        figure = _figure(claim.evidence, folder)
         bounds: Bounds = claim
         if claim.printed is not None:
-            stated = _printed(claim.printed, folder, isinstance(found, str))
-            bounds = claim.model_copy(update={"expected": stated})
-            if not isinstance(found, str) and claim.tolerance == claim.relative_tolerance == 0:
-                bounds = bounds.model_copy(
-                    update={"tolerance": _half_a_unit(claim.printed, folder)}
-                )
-        if complaint := _violated(bounds, found):
-            return CheckedClaim(claim, "contradicted", stated, found, complaint)
+            text = _match(claim.printed, folder, isinstance(figure, str))
+            stated = text if isinstance(figure, str) else _number(text)
+            changes: dict[str, Figure] = {"expected": stated}
+            _, _, decimals = text.partition(".")
+            if not isinstance(figure, str) and decimals:
+                if claim.tolerance == claim.relative_tolerance == 0:
+                    changes["tolerance"] = 0.5 * 10 ** -len(decimals)  # of the last printed digit
+            bounds = claim.model_copy(update=changes)
+        if complaint := _violated(bounds, figure):
+            return CheckedClaim(claim, "contradicted", stated, figure, complaint)
         for control in claim.survives:
             value = _figure(control.evidence, folder)
             if complaint := _violated(control, value):
                 reason = f"does not survive {control.name}: {_text(value)}, {complaint}"
-                return CheckedClaim(claim, "contradicted", stated, found, reason)
+                return CheckedClaim(claim, "contradicted", stated, figure, reason)
     except _Missing as missing:
         return CheckedClaim(claim, "missing", stated, None, str(missing))
     survived = ", ".join(control.name for control in claim.survives)
-    return CheckedClaim(claim, "supported", stated, found, survived and f"survives {survived}")
+    return CheckedClaim(claim, "supported", stated, figure, survived and f"survives {survived}")
 
 
-def _violated(bounds: Bounds, found: Figure) -> str:
+def _number(text: str) -> float:
+    return float(text.replace(",", "").replace("−", "-"))
+
+
+def _violated(bounds: Bounds, figure: Figure) -> str:
     """Return how a figure differs from what it must be; empty if it does not."""
-    if isinstance(bounds.expected, str) or isinstance(found, str):
-        same = bounds.expected is None or str(bounds.expected) == str(found)
-        return "" if same else f"not {bounds.expected}"
+    if isinstance(bounds.expected, str) or isinstance(figure, str):
+        is_same = bounds.expected is None or str(bounds.expected) == str(figure)
+        return "" if is_same else f"not {bounds.expected}"
     if bounds.expected is not None:
         slack = max(bounds.tolerance, bounds.relative_tolerance * abs(bounds.expected))
-        if not math.isclose(found, bounds.expected, rel_tol=1e-9, abs_tol=slack + 1e-12):
+        if not math.isclose(figure, bounds.expected, rel_tol=1e-9, abs_tol=slack + 1e-12):
             return f"not {_text(bounds.expected)}" + (f" ± {slack:g}" if slack else "")
-    if bounds.at_least is not None and not found >= bounds.at_least:
+    if bounds.at_least is not None and not figure >= bounds.at_least:
         return f"below {bounds.at_least:g}"
-    if bounds.at_most is not None and not found <= bounds.at_most:
+    if bounds.at_most is not None and not figure <= bounds.at_most:
         return f"above {bounds.at_most:g}"
     return ""
 
@@ -232,8 +239,8 @@ def _figure(evidence: Evidence, folder: Path) -> Figure:
     except JMESPathError as error:
         raise ConfigError(f"{evidence.path!r} is not a JMESPath: {error}") from error
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        what = "nothing" if value is None else f"a {type(value).__name__}, not a figure"
-        raise _Missing(f"{evidence.file}: {evidence.path} gives {what}")
+        kind = "nothing" if value is None else f"a {type(value).__name__}, not a figure"
+        raise _Missing(f"{evidence.file}: {evidence.path} gives {kind}")
     if evidence.divided_by is None:
         return value if isinstance(value, str) else float(value)
     divisor = _figure(evidence.divided_by, folder)
@@ -242,26 +249,16 @@ def _figure(evidence: Evidence, folder: Path) -> Figure:
     return value / divisor
 
 
-def _printed(printed: Printed, folder: Path, as_text: bool) -> Figure:
-    found = _match(printed, folder, as_text)
-    return found if as_text else float(found.replace(",", "").replace("−", "-"))
-
-
 def _match(printed: Printed, folder: Path, as_text: bool) -> str:
-    before, after = map(re.escape, " ".join(printed.text.split()).split("{}"))
+    """Return what a text prints in place of ``{}``."""
+    head, tail = map(re.escape, " ".join(printed.text.split()).split("{}"))
     figure = "(.+?)" if as_text else f"({_NUMBER.pattern})"
     text = " ".join(_text_of(folder / printed.file).split())
-    matches = re.findall(before + figure + after, text)
+    matches = re.findall(head + figure + tail, text)
     if len(matches) != 1:
         times = "does not occur" if not matches else f"occurs {len(matches)} times"
         raise _Missing(f"{printed.file}: {printed.text!r} {times}")
     return str(matches[0])
-
-
-def _half_a_unit(printed: Printed, folder: Path) -> float:
-    """Return half of the last printed digit's value; 0 for whole numbers."""
-    _, _, decimals = _match(printed, folder, as_text=False).partition(".")
-    return 0.5 * 10 ** -len(decimals) if decimals else 0.0
 
 
 def _text_of(path: Path) -> str:
@@ -294,6 +291,6 @@ def _data(path: Path) -> Any:
 
 def _value(cell: str) -> Figure | None:
     try:
-        return float(cell.replace(",", "").replace("−", "-"))
+        return _number(cell)
     except ValueError:
         return cell or None

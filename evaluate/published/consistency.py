@@ -70,13 +70,13 @@ def delta_verdict(
     >>> delta_verdict(Decimal("57.60"), Decimal("53.54"), Decimal("-3.06"))
     'wrong'
     """
-    difference, printed = Fraction(perturbed) - Fraction(original), Fraction(delta)
-    if difference == printed:
+    difference, printed_gap = Fraction(perturbed) - Fraction(original), Fraction(delta)
+    if difference == printed_gap:
         return "exact"
     slack = (unit(original) + unit(perturbed) + unit(delta)) / 2
     possible = possible_deltas(original, perturbed, sizes)
-    within = not possible or any(abs(printed - d) <= unit(delta) / 2 for d in possible)
-    return "rounding" if abs(printed - difference) <= slack and within else "wrong"
+    within = not possible or any(abs(printed_gap - d) <= unit(delta) / 2 for d in possible)
+    return "rounding" if abs(printed_gap - difference) <= slack and within else "wrong"
 
 
 def possible_deltas(
@@ -87,9 +87,9 @@ def possible_deltas(
     if n is None or m is None:
         return []
     return [
-        100 * (Fraction(after, m) - Fraction(before, n))
-        for before in possible_counts(original, n)
-        for after in possible_counts(perturbed, m)
+        100 * (Fraction(k_perturbed, m) - Fraction(k_original, n))
+        for k_original in possible_counts(original, n)
+        for k_perturbed in possible_counts(perturbed, m)
     ]
 
 

@@ -73,7 +73,7 @@ def examine(rows: Sequence[PublishedResult]) -> list[TableIssue]:
     issues: list[TableIssue] = []
     for check in (_impossible, _items, _unstated_items, _deltas, _unpaired, _margins):
         issues += check(rows)
-    for kind, label_check, wrong in (
+    for kind, label_check, is_wrong in (
         ("conflict", conflicts, True),
         ("duplicate", duplicates, False),
         ("relabelled", relabelled, False),
@@ -81,7 +81,7 @@ def examine(rows: Sequence[PublishedResult]) -> list[TableIssue]:
         ("relabelled", mixed_regimes, False),
         ("mark", wrong_marks, True),
     ):
-        issues += [TableIssue(row, kind, what, wrong) for row, what in label_check(rows)]
+        issues += [TableIssue(row, kind, what, is_wrong) for row, what in label_check(rows)]
     return sorted(issues, key=lambda issue: (issue.row.file, issue.row.line, not issue.wrong))
 
 
@@ -92,18 +92,29 @@ def examination(paths: Sequence[Path]) -> tuple[str, bool]:
     each detector, recomputed from the printed figures by the paper's rules. Several tables are also
     compared with each other.
     """
-    rows = _read(list({path.resolve(): path for path in paths}.values()))
+    paths = list({path.resolve(): path for path in paths}.values())
+    n_of_name, rows = Counter(path.name for path in paths), []
+    for path in paths:  # files of one name are told apart by their folders
+        file = path.name if n_of_name[path.name] == 1 else str(path)
+        rows += [replace(row, file=file) for row in read_published(path)]
     issues = examine(rows)
-    wrong, odd = [i for i in issues if i.wrong], [i for i in issues if not i.wrong]
     n_figures = sum(len(_figures(row)) for row in rows)
     lines = [f"rows: {len(rows)}; percentages of a known number of items: {n_figures}"]
-    again = [printed for printed in cells(rows).values() if len(_tables(printed)) > 1]
-    if again:
-        n_same = sum(len({value for value, _ in printed}) == 1 for printed in again)
-        lines.append(f"cells printed in several tables: {len(again)}; the same in all: {n_same}")
-    for name, listed in (("cannot all be true", wrong), ("odd, but possible", odd)):
-        lines += ["", f"{len(listed)} {'finding' if len(listed) == 1 else 'findings'}: {name}"]
-        lines += [f"  {issue}" for issue in listed]
+    repeated = [
+        values
+        for values in cells(rows).values()
+        if len({(row.file, row.table) for _, row in values}) > 1
+    ]
+    if repeated:
+        n_same = sum(len({value for value, _ in values}) == 1 for values in repeated)
+        lines.append(f"cells printed in several tables: {len(repeated)}; the same in all: {n_same}")
+    for name, wrong in (("cannot all be true", True), ("odd, but possible", False)):
+        texts = [f"  {issue}" for issue in issues if issue.wrong == wrong]
+        lines += [
+            "",
+            f"{len(texts)} {'finding' if len(texts) == 1 else 'findings'}: {name}",
+            *texts,
+        ]
     for r in requirements_of(rows):
         counts = {
             "contaminated models detected": r.reliability,
@@ -117,59 +128,53 @@ def examination(paths: Sequence[Path]) -> tuple[str, bool]:
             lines += [f"  missed: {name}" for name in r.misses]
             lines += [f"  not monotone: {name}" for name in r.violations]
             lines += [f"  flagged though clean: {name}" for name in r.false_alarms]
-    return "\n".join(lines) + "\n", bool(wrong)
-
-
-def _read(paths: Sequence[Path]) -> list[PublishedResult]:
-    """Return the rows of all files; files of one name are told apart by their folders."""
-    names = Counter(path.name for path in paths)
-    rows = []
-    for path in paths:
-        file = path.name if names[path.name] == 1 else str(path)
-        rows += [replace(row, file=file) for row in read_published(path)]
-    return rows
-
-
-def _tables(printed: Sequence[tuple[Decimal, PublishedResult]]) -> set[tuple[str, str]]:
-    return {(row.file, row.table) for _, row in printed}
+    return "\n".join(lines) + "\n", any(issue.wrong for issue in issues)
 
 
 def _figures(row: PublishedResult) -> list[tuple[str, Decimal, int]]:
     """Return (name, percentage, n) of the row's figures whose n is known."""
-    named = (
+    figures = (
         ("original", row.original, row.n_original),
         (row.quantity, row.perturbed, row.n_perturbed),
         ("value", row.value, row.n_original),
     )
     return [
         (name, value, n)
-        for name, value, n in named
+        for name, value, n in figures
         if value is not None and n is not None and row.quantity not in NO_COUNTS
     ]
 
 
-def _impossible(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
+def _stated_sizes(rows: Sequence[PublishedResult]) -> dict[str, set[int]]:
+    """Return the numbers of items that are stated, by benchmark."""
     sizes: dict[str, set[int]] = {row.bench: set() for row in rows}
     for row in rows:
         sizes[row.bench].update(n for n in (row.n_original, row.n_perturbed) if n is not None)
-    reported = set()
+    return sizes
+
+
+def _impossible(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
+    sizes, reported = _stated_sizes(rows), set()
     for row in rows:
         for name, value, n in _figures(row):
-            possible = possible_counts(value, n)
-            if row.k is not None and name == "value" and row.k not in possible:
+            counts = possible_counts(value, n)
+            if row.k is not None and name == "value" and row.k not in counts:
                 yield TableIssue(row, "count", f"{row.k}/{n} is {100 * row.k / n:.3f}, not {value}")
-            elif not possible and (row.file, row.line, row.label, name) not in reported:
+            elif not counts and (row.file, row.line, row.label, name) not in reported:
                 reported.add((row.file, row.line, row.label, name))
-                why = _why_impossible(name, value, n, sizes[row.bench])
-                yield TableIssue(row, "impossible", why)
-
-
-def _why_impossible(name: str, value: Decimal, n: int, sizes: set[int]) -> str:
-    near = int(Decimal(n) * value / 100)
-    around = ", ".join(f"{k}/{n} = {100 * k / n:.3f}" for k in (near, near + 1) if k <= n)
-    others = [f"{k[0]}/{m}" for m in sorted(sizes - {n}) if (k := possible_counts(value, m))]
-    text = f"{name} {value} % is not a whole number of {n} items ({around})"
-    return f"{text}; it would be {' or '.join(others)}" if others else text
+                near = int(Decimal(n) * value / 100)
+                around = ", ".join(
+                    f"{k}/{n} = {100 * k / n:.3f}" for k in (near, near + 1) if k <= n
+                )
+                text = f"{name} {value} % is not a whole number of {n} items ({around})"
+                elsewhere = [
+                    f"{k[0]}/{m}"
+                    for m in sorted(sizes[row.bench] - {n})
+                    if (k := possible_counts(value, m))
+                ]
+                if elsewhere:
+                    text = f"{text}; it would be {' or '.join(elsewhere)}"
+                yield TableIssue(row, "impossible", text)
 
 
 def _items(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
@@ -183,46 +188,45 @@ def _items(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
             for key in ((*block, name, None), (*block, row.strategy, row.regime)):
                 groups.setdefault(key, {}).setdefault(value, row)
     reported = set()
-    for (*_, n, name, _), values in groups.items():
-        bad = [value for value in values if not possible_counts(value, n)]
-        if len(values) < _LEAST_VALUES or 2 * len(bad) <= len(values):
+    for (*_, n, name, _), rows_by_value in groups.items():
+        impossible = [value for value in rows_by_value if not possible_counts(value, n)]
+        if len(rows_by_value) < _LEAST_VALUES or 2 * len(impossible) <= len(rows_by_value):
             continue
-        first = values[bad[0]]
-        fits = fitting_sizes(values, range(n * 3 // 4, n * 5 // 4 + 1))
-        shown = ", ".join(map(str, fits[:5])) if fits else "no number within a quarter of it"
-        what = (
-            f"{len(bad)} of {len(values)} percentages ({name}) are"
-            f" impossible at n = {n}; all are possible at: {shown}"
+        row = rows_by_value[impossible[0]]
+        sizes = fitting_sizes(rows_by_value, range(n * 3 // 4, n * 5 // 4 + 1))
+        fits = ", ".join(map(str, sizes[:5])) if sizes else "no number within a quarter of it"
+        text = (
+            f"{len(impossible)} of {len(rows_by_value)} percentages ({name}) are"
+            f" impossible at n = {n}; all are possible at: {fits}"
         )
-        if (first.file, first.line, what) not in reported:
-            reported.add((first.file, first.line, what))
-            yield TableIssue(first, "items", what)
+        if (row.file, row.line, text) not in reported:
+            reported.add((row.file, row.line, text))
+            yield TableIssue(row, "items", text)
 
 
 def _unstated_items(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
     """Find the smallest number of items that all percentages of a block without one allow."""
-    stated: dict[str, set[int]] = {}
     blocks: dict[tuple[str, ...], list[PublishedResult]] = {}
     for row in rows:
-        sizes = {n for n in (row.n_original, row.n_perturbed) if n is not None}
-        stated.setdefault(row.bench, set()).update(sizes)
-        if row.value is not None and not sizes and row.bench and row.quantity not in NO_COUNTS:
+        is_stated = row.n_original is not None or row.n_perturbed is not None
+        if row.value is not None and not is_stated and row.bench and row.quantity not in NO_COUNTS:
             blocks.setdefault((row.file, row.table, row.bench, row.quantity), []).append(row)
+    stated = _stated_sizes(rows)
     for (*_, bench, quantity), block in blocks.items():
         values = {row.value for row in block if row.value is not None}
-        fits = fitting_sizes(values, range(1, _MOST_ITEMS + 1))
-        if len(values) < _LEAST_VALUES or not fits:
+        sizes = fitting_sizes(values, range(1, _MOST_ITEMS + 1))
+        if len(values) < _LEAST_VALUES or not sizes:
             continue
         last_digit = max(unit(value) for value in values)
-        by_chance = sum(float(n * last_digit / 100) ** len(values) for n in range(1, fits[0] + 1))
-        if by_chance > _CHANCE:
-            continue
-        others = ", ".join(map(str, sorted(stated[bench]))) or "none"
-        what = (
-            f"no number of items is stated; {fits[0]} is the smallest that allows all {len(values)}"
-            f" percentages of {quantity} (stated for {bench} elsewhere: {others})"
-        )
-        yield TableIssue(block[0], "items", what, wrong=False)
+        by_chance = sum(float(n * last_digit / 100) ** len(values) for n in range(1, sizes[0] + 1))
+        if by_chance <= _CHANCE:
+            elsewhere = ", ".join(map(str, sorted(stated[bench]))) or "none"
+            text = (
+                f"no number of items is stated; {sizes[0]} is the smallest that allows all"
+                f" {len(values)} percentages of {quantity} (stated for {bench} elsewhere:"
+                f" {elsewhere})"
+            )
+            yield TableIssue(block[0], "items", text, wrong=False)
 
 
 def _deltas(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
@@ -232,11 +236,11 @@ def _deltas(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
         sizes = (row.n_original, row.n_perturbed)
         verdict = delta_verdict(row.original, row.perturbed, row.delta, sizes)
         difference = row.perturbed - row.original
-        what = f"{row.perturbed} − {row.original} is {difference:+}, printed {row.delta:+}"
+        text = f"{row.perturbed} − {row.original} is {difference:+}, printed {row.delta:+}"
         if verdict == "wrong":
-            yield TableIssue(row, "delta", what)
+            yield TableIssue(row, "delta", text)
         elif verdict == "rounding":
-            explained = f"{what}: rounding of the counts explains it"
+            explained = f"{text}: rounding of the counts explains it"
             yield TableIssue(row, "rounding", explained, wrong=False)
 
 
@@ -246,8 +250,7 @@ def _unpaired(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
         n, m = row.n_original, row.n_perturbed
         if not n or not m or n == m or row.original is None or row.perturbed is None:
             continue
-        shares = [float(row.original) / 100, float(row.perturbed) / 100]
-        se = 100 * unpaired_se(shares, (n, m))
+        se = 100 * unpaired_se([float(row.original) / 100, float(row.perturbed) / 100], (n, m))
         yield TableIssue(
             row,
             "unpaired",
@@ -266,18 +269,18 @@ def _unpaired(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
 def _margins(rows: Sequence[PublishedResult]) -> Iterator[TableIssue]:
     """Find gaps of so few items that they would not be significant even with no rises."""
     for row in rows:
+        n = row.n_original
         if row.original is None or row.perturbed is None or row.quantity != "perturbed":
             continue
-        n = row.n_original
         if n is None or n != row.n_perturbed:
             continue
-        before, after = possible_counts(row.original, n), possible_counts(row.perturbed, n)
-        if len(before) != 1 or len(after) != 1:
+        counts = possible_counts(row.original, n), possible_counts(row.perturbed, n)
+        if list(map(len, counts)) != [1, 1]:
             continue
-        n_items = abs(after[0] - before[0])
+        n_items = abs(counts[1][0] - counts[0][0])
         p = least_p(n_items)
         if p > ALPHA:
             items = "item" if n_items == 1 else "items"
             gap = f"{row.perturbed - row.original:+} is {n_items} {items} of {n}"
-            what = f"the gap of {gap}; no paired table of these totals has p below {p:.3g}"
-            yield TableIssue(row, "margin", what, wrong=False)
+            text = f"the gap of {gap}; no paired table of these totals has p below {p:.3g}"
+            yield TableIssue(row, "margin", text, wrong=False)

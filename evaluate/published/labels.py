@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 
@@ -11,28 +11,30 @@ from .tables import ACCURACY, NO_COUNTS, PublishedResult
 
 Odd = tuple[PublishedResult, str]
 _Key = tuple[object, ...]
-_Printed = list[tuple[Decimal, PublishedResult]]
+_Values = list[tuple[Decimal, PublishedResult]]
 
 
-def cells(rows: Sequence[PublishedResult]) -> dict[_Key, _Printed]:
+def cells(rows: Sequence[PublishedResult]) -> dict[_Key, _Values]:
     """Return every printed figure by what it is a figure of, whatever table it is in.
 
     A clean model's figure depends on model, benchmark and items only; a trained one's also on
     regime, strategy and epoch. A single percentage without a strategy is a clean model's.
     """
-    groups: dict[_Key, _Printed] = {}
+    values = defaultdict(list)
     for row in rows:
         for name in ("original", "perturbed", "value"):
             value: Decimal | None = getattr(row, name)
             labelled = row.strategy or name == "value" and row.n_original
             if value is None or not (row.model and row.bench and labelled):
                 continue
-            what = "original" if name == "original" or row.quantity in ACCURACY else row.quantity
+            is_accuracy = name == "original" or row.quantity in ACCURACY
+            quantity = "original" if is_accuracy else row.quantity
             n = row.n_perturbed if name == "perturbed" else row.n_original
-            is_clean = row.clean or not row.strategy
-            trained = ("clean",) if is_clean else (row.regime, row.strategy.casefold(), row.epoch)
-            groups.setdefault((row.model, row.bench, n, what, *trained), []).append((value, row))
-    return groups
+            state: _Key = ("clean",)
+            if row.strategy and not row.clean:
+                state = (row.regime, row.strategy.casefold(), row.epoch)
+            values[row.model, row.bench, n, quantity, *state].append((value, row))
+    return dict(values)
 
 
 def conflicts(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
@@ -41,53 +43,79 @@ def conflicts(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
     A percentage that no count gives is outvoted by a possible one. A row without a
     regime differs only if no regime prints its figure.
     """
-    groups = cells(rows)
-    regimes: dict[_Key, _Printed] = {}
-    for key, printed in groups.items():
-        if _is_trained(key) and key[4]:
-            regimes.setdefault((*key[:4], *key[5:]), []).extend(printed)
-    for key, printed in groups.items():
-        what = str(key[3])
-        yield from _minority(what, printed)
-        known = regimes.get((*key[:4], *key[5:]), []) if _is_trained(key) and not key[4] else []
-        for value, row in printed:
-            if known and value not in {other for other, _ in known}:
-                other, example = known[0]
-                yield row, f"{what} is {value} here, and {other} at {example.where}"
+    by_cell = cells(rows)
+    in_any_regime: dict[_Key, _Values] = defaultdict(list)
+    for key, values in by_cell.items():
+        if len(key) > 5 and key[4]:  # of a trained model, with a regime
+            in_any_regime[*key[:4], *key[5:]] += values
+    for key, values in by_cell.items():
+        quantity = str(key[3])
+        yield from _minority(quantity, values)
+        no_regime = len(key) > 5 and not key[4]
+        elsewhere = in_any_regime.get((*key[:4], *key[5:]), []) if no_regime else []
+        for value, row in values:
+            if elsewhere and value not in {printed for printed, _ in elsewhere}:
+                usual, example = elsewhere[0]
+                yield row, f"{quantity} is {value} here, and {usual} at {example.where}"
 
 
-def _is_trained(key: _Key) -> bool:
-    return len(key) > 5
-
-
-def _minority(what: str, printed: _Printed) -> Iterator[Odd]:
-    counts = Counter(value for value, _ in printed)
+def _minority(quantity: str, values: _Values) -> Iterator[Odd]:
+    counts = Counter(value for value, _ in values)
     if len(counts) < 2:
         return
-    usual = max(counts, key=lambda value: (_is_possible(value, what, printed), counts[value]))
-    example = next(row for value, row in printed if value == usual)
-    for value, row in printed:
+    row = values[0][1]
+    n = row.n_original if quantity == "original" or row.value is not None else row.n_perturbed
+
+    def rank(value: Decimal) -> tuple[bool, int]:
+        is_possible = n is None or quantity in NO_COUNTS or bool(possible_counts(value, n))
+        return is_possible, counts[value]
+
+    usual = max(counts, key=rank)
+    example = next(row for value, row in values if value == usual)
+    places = "place" if counts[usual] == 1 else "places"
+    for value, row in values:
         if value != usual:
-            places = "place" if counts[usual] == 1 else "places"
-            others = f"{usual} in {counts[usual]} other {places}, the first {example.where}"
-            yield row, f"{what} is {value} here, and {others}"
+            elsewhere = f"{usual} in {counts[usual]} other {places}, the first {example.where}"
+            yield row, f"{quantity} is {value} here, and {elsewhere}"
 
 
-def _is_possible(value: Decimal, what: str, printed: _Printed) -> bool:
-    """Return whether a whole number of items gives this percentage, if the number is known."""
-    row = printed[0][1]
-    n = row.n_original if what == "original" or row.value is not None else row.n_perturbed
-    return n is None or what in NO_COUNTS or bool(possible_counts(value, n))
+class TrainedRows:
+    """The rows of trained models with a pair of figures, and where else these are printed."""
+
+    def __init__(self, rows: Sequence[PublishedResult]) -> None:
+        self.rows = [
+            row
+            for row in rows
+            if row.strategy and not row.clean and None not in (row.original, row.perturbed)
+        ]
+        self.strategies: dict[str, set[str]] = defaultdict(set)
+        """By file, in lower case."""
+        self._by_figures = defaultdict(list)
+        for row in self.rows:
+            self.strategies[row.file].add(row.strategy.casefold())
+            self._by_figures[_figures(row)].append(row)
+
+    def elsewhere(self, row: PublishedResult) -> list[PublishedResult]:
+        """Return the rows of other tables with the same figures."""
+        copies = self._by_figures[_figures(row)]
+        return [copy for copy in copies if (copy.file, copy.table) != (row.file, row.table)]
+
+    def names(self, row: PublishedResult, file: str) -> bool:
+        """Return whether another file names the row's strategy."""
+        return row.strategy.casefold() in self.strategies[file]
+
+
+def _figures(row: PublishedResult) -> _Key:
+    return (row.model, row.bench, row.n_original, row.quantity, row.original, row.perturbed)
 
 
 def duplicates(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
     """Yield rows whose figures are the same as another condition's in the same table."""
-    seen: dict[_Key, PublishedResult] = {}
-    for row in _trained(rows):
-        key = (row.file, row.table, row.regime, *_figures(row))
-        first = seen.setdefault(key, row)
-        if first.label != row.label:
-            yield row, f"{row.original} and {row.perturbed} are also printed at {first.where}"
+    originals: dict[_Key, PublishedResult] = {}
+    for row in TrainedRows(rows).rows:
+        original = originals.setdefault((row.file, row.table, row.regime, *_figures(row)), row)
+        if original.label != row.label:
+            yield row, f"{row.original} and {row.perturbed} are also printed at {original.where}"
 
 
 def relabelled(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
@@ -98,46 +126,40 @@ def relabelled(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
     fewer rows is reported. Files may call a strategy differently: a label that the other file does
     not have is not compared with it (see `ambiguous_names`).
     """
-    trained = list(_trained(rows))
-    places = _places(trained)
-    lengths = Counter((row.file, row.table) for row in trained)
-    named = _named(trained)
-    for row in trained:
-        others = _elsewhere(row, places)
-        if any(_same_label(row, o) for o in others):
+    trained = TrainedRows(rows)
+    lengths = Counter((row.file, row.table) for row in trained.rows)
+    for row in trained.rows:
+        copies = trained.elsewhere(row)
+        if any(_same_label(row, copy) for copy in copies):
             continue
-        others = [
-            o for o in others if o.file == row.file or row.strategy.casefold() in named[o.file]
-        ]
-        if not others:
+        copies = [c for c in copies if c.file == row.file or trained.names(row, c.file)]
+        if not copies:
             continue
-        other = others[0]
-        if lengths[row.file, row.table] > lengths[other.file, other.table]:
-            continue
-        regime = f", {other.regime}" if other.regime not in ("", row.regime) else ""
-        printed = f"what {other.where}{regime} prints for {other.label!r}"
-        yield row, f"{row.original} and {row.perturbed} are {printed}"
+        copy = copies[0]
+        if lengths[row.file, row.table] <= lengths[copy.file, copy.table]:
+            regime = f", {copy.regime}" if copy.regime not in ("", row.regime) else ""
+            label = f"what {copy.where}{regime} prints for {copy.label!r}"
+            yield row, f"{row.original} and {row.perturbed} are {label}"
 
 
 def ambiguous_names(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
     """Yield a row of each strategy that another file does not name, but splits into several."""
-    trained = list(_trained(rows))
-    places, named = _places(trained), _named(trained)
-    meanings: dict[_Key, dict[str, Odd]] = {}
-    for row in trained:
-        for other in _elsewhere(row, places):
-            is_known = row.strategy.casefold() in named[other.file]
-            if other.file != row.file and other.epoch == row.epoch and not is_known:
-                key = (row.file, row.model, row.strategy, other.file)
-                meanings.setdefault(key, {}).setdefault(other.strategy, (row, other.where))
+    trained = TrainedRows(rows)
+    meanings: dict[_Key, dict[str, Odd]] = defaultdict(dict)
+    for row in trained.rows:
+        for copy in trained.elsewhere(row):
+            if copy.file != row.file and copy.epoch == row.epoch:
+                if not trained.names(row, copy.file):
+                    by_strategy = meanings[row.file, row.model, row.strategy, copy.file]
+                    by_strategy.setdefault(copy.strategy, (row, copy.where))
     for by_strategy in meanings.values():
         if len(by_strategy) > 1:
-            first = next(iter(by_strategy.values()))[0]
+            example = next(iter(by_strategy.values()))[0]
             parts = [
-                f"of {strategy!r} in {row.table or row.bench} ({where})"
-                for strategy, (row, where) in by_strategy.items()
+                f"of {strategy!r} in {row.table or row.bench} ({place})"
+                for strategy, (row, place) in by_strategy.items()
             ]
-            yield first, f"{first.strategy!r} has the figures {' and '.join(parts)}"
+            yield example, f"{example.strategy!r} has the figures {' and '.join(parts)}"
 
 
 def mixed_regimes(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
@@ -145,55 +167,22 @@ def mixed_regimes(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
 
     The usual regime is the one whose figures most series of the file have elsewhere.
     """
-    trained = list(_trained(rows))
-    places = _places(trained)
-    by_file: dict[str, dict[_Key, tuple[PublishedResult, PublishedResult]]] = {}
-    for row in trained:
-        others = [o for o in _elsewhere(row, places) if o.regime and o.epoch == row.epoch]
-        if others and not row.regime:
+    trained = TrainedRows(rows)
+    by_file: dict[str, dict[_Key, tuple[PublishedResult, PublishedResult]]] = defaultdict(dict)
+    for row in trained.rows:
+        copies = [c for c in trained.elsewhere(row) if c.regime and c.epoch == row.epoch]
+        if copies and not row.regime:
             series = (row.table, row.model, row.bench, row.strategy)
-            by_file.setdefault(row.file, {}).setdefault(series, (row, others[0]))
+            by_file[row.file].setdefault(series, (row, copies[0]))
     for by_series in by_file.values():
-        usual = Counter(other.regime for _, other in by_series.values()).most_common(1)[0][0]
-        for row, other in by_series.values():
-            if other.regime != usual:
-                figures = f"{row.original} and {row.perturbed} are those of {other.regime!r}"
-                most = f"most series of this file have those of {usual!r}"
-                yield row, f"{figures} ({other.where}), but {most}"
+        usual = Counter(copy.regime for _, copy in by_series.values()).most_common(1)[0][0]
+        for row, copy in by_series.values():
+            if copy.regime != usual:
+                figures = f"{row.original} and {row.perturbed} are those of {copy.regime!r}"
+                majority = f"most series of this file have those of {usual!r}"
+                yield row, f"{figures} ({copy.where}), but {majority}"
 
 
-def _trained(rows: Sequence[PublishedResult]) -> Iterator[PublishedResult]:
-    for row in rows:
-        if row.strategy and not row.clean and None not in (row.original, row.perturbed):
-            yield row
-
-
-def _places(trained: Sequence[PublishedResult]) -> dict[_Key, list[PublishedResult]]:
-    places: dict[_Key, list[PublishedResult]] = {}
-    for row in trained:
-        places.setdefault(_figures(row), []).append(row)
-    return places
-
-
-def _named(trained: Sequence[PublishedResult]) -> dict[str, set[str]]:
-    """Return the strategies that each file names, in lower case."""
-    named: dict[str, set[str]] = {}
-    for row in trained:
-        named.setdefault(row.file, set()).add(row.strategy.casefold())
-    return named
-
-
-def _elsewhere(
-    row: PublishedResult, places: dict[_Key, list[PublishedResult]]
-) -> list[PublishedResult]:
-    """Return the rows of other tables with the same figures."""
-    return [o for o in places[_figures(row)] if (o.file, o.table) != (row.file, row.table)]
-
-
-def _same_label(row: PublishedResult, other: PublishedResult) -> bool:
-    same = row.label.casefold() == other.label.casefold()
-    return same and (row.regime == other.regime or not row.regime or not other.regime)
-
-
-def _figures(row: PublishedResult) -> _Key:
-    return (row.model, row.bench, row.n_original, row.quantity, row.original, row.perturbed)
+def _same_label(row: PublishedResult, copy: PublishedResult) -> bool:
+    is_same = row.label.casefold() == copy.label.casefold()
+    return is_same and (row.regime == copy.regime or not row.regime or not copy.regime)

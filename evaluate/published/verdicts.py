@@ -36,13 +36,10 @@ def judged(rows: Sequence[PublishedResult]) -> list[tuple[PublishedResult, GridM
     their table are left out, as are quantities that no detector measures.
     """
     clean = {_context(row): row for row in rows if row.clean}
-    scored = [(row, _score(row, clean.get(_context(row)))) for row in rows if row.strategy]
-    scored += [
-        (row, _at_level(row))
-        for row in rows
-        if row.strategy and row.quantity == "shared_likelihood" and row.value is not None
-    ]
-    return [(row, _model(row), score) for row, score in scored if score is not None]
+    trained = [row for row in rows if row.strategy]
+    scores = [(row, _score(row, clean.get(_context(row)))) for row in trained]
+    scores += [(row, _at_level(row)) for row in trained]
+    return [(row, _model(row), score) for row, score in scores if score is not None]
 
 
 def requirements_of(rows: Sequence[PublishedResult]) -> list[Requirements]:
@@ -105,9 +102,10 @@ def _score(row: PublishedResult, clean: PublishedResult | None) -> Score | None:
     return _judge(row, detector, rule, points, threshold, direction, clean)
 
 
-def _at_level(row: PublishedResult) -> Score:
-    """Return the score of a p-value by itself: significant or not."""
-    assert row.value is not None
+def _at_level(row: PublishedResult) -> Score | None:
+    """Return the score of a p-value by itself: significant or not; None for another quantity."""
+    if row.quantity != "shared_likelihood" or row.value is None:
+        return None
     score = _judge(row, "shared_likelihood", LEVEL, row.value, Decimal(0), "falls", None)
     verdict = rules.significant(float(row.value), rules.ALPHA)
     return score.model_copy(update={"verdict": verdict})
