@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -13,7 +13,14 @@ from flipbench.core.rates import Rate
 from flipbench.core.records import Adjudication
 from flipbench.core.run import Run
 from flipbench.reporting import formats
-from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell, rate_cell
+from flipbench.reporting.tables import (
+    Column,
+    Content,
+    Table,
+    build_table,
+    estimate_cell,
+    text_column,
+)
 from flipbench.reporting.writers import records_csv, write_tables
 
 from ..audit.corpus_overlap.flagged import FLAGGED, LABELS, FlaggedPair, read_flagged
@@ -149,8 +156,8 @@ def adjudication_outcome(
     for adjudication in adjudications:
         key = adjudication.benchmark_sha256, adjudication.corpus_sha256
         if key in newest:
-            before = newest[key].setdefault(adjudication.rater, adjudication)
-            newest[key][adjudication.rater] = max(before, adjudication, key=lambda a: a.run)
+            previous = newest[key].setdefault(adjudication.rater, adjudication)
+            newest[key][adjudication.rater] = max(previous, adjudication, key=lambda a: a.run)
     pairs = tuple(_adjudicated(pair, newest[pair.key].values()) for pair in flagged)
     raters = tuple(sorted({rater for pair in pairs for rater in pair.labels}))
     ids = [" ".join(pair.flagged.key) for pair in pairs]
@@ -185,88 +192,62 @@ def adjudication_of(run: Run, *, seed: int = 0) -> AdjudicationOutcome:
 
 def adjudication_tables(outcome: AdjudicationOutcome) -> list[Table]:
     """Return labels by rater, agreement of every two raters, and the pairs without a majority."""
-    tables = [_labels_table(outcome)]
-    if outcome.agreements:
-        tables.append(_agreement_table(outcome))
-    if outcome.disputed:
-        tables.append(_disputed_table(outcome))
-    return tables
-
-
-def _labels_table(outcome: AdjudicationOutcome) -> Table:
     raters = outcome.raters
     counts = {rater: Counter(pair.labels.get(rater) for pair in outcome.pairs) for rater in raters}
-    labels = tuple(
-        Row(
-            name,
-            (
-                *(Cell(str(counts[rater][label])) for rater in raters),
-                rate_cell(Rate.wilson(outcome.counts[label], outcome.n_labelled)),
-            ),
-        )
-        for label, name in LABELS.items()
-    )
-    return Table(
-        "adjudication_labels",
-        f"What {_people(raters)} in the flagged pairs. Consensus: the label of more than half"
-        f" of a pair's raters, of the {outcome.n_labelled} pairs (of {outcome.n_pairs}) that"
-        f" anyone labelled, with Wilson intervals. {len(outcome.disputed)} pairs have no"
-        " majority and count as ambiguous. The pairs are all that were flagged, not a"
-        " sample of the benchmark.",
-        "label",
-        (*map(Column, raters), Column("consensus")),
-        (("", labels),),
-    )
-
-
-def _agreement_table(outcome: AdjudicationOutcome) -> Table:
     alpha = estimate_cell(outcome.alpha.value, outcome.alpha.interval, digits=2).plain()
-    agreements = tuple(
-        Row(
-            f"{a.first} and {a.second}",
-            (
-                Cell(str(a.raw.n)),
-                Cell(formats.rate(a.raw)),
-                estimate_cell(a.kappa.value, a.kappa.interval, digits=2),
-            ),
-        )
-        for a in outcome.agreements
-    )
-    return Table(
-        "adjudication_agreement",
-        "Every two raters on the pairs that both labelled. Cohen's kappa over the five"
-        " labels, undefined if both give only one and the same; 95 % intervals: Wilson, and"
-        f" a bootstrap over benchmark pictures. Krippendorff's alpha of all: {alpha}.",
-        "raters",
-        (Column("n"), Column("agreement"), Column("kappa")),
-        (("", agreements),),
-    )
 
+    def count_by(rater: str) -> tuple[Column, Callable[[str], Content]]:
+        return Column(rater), lambda label: counts[rater][label]
 
-def _disputed_table(outcome: AdjudicationOutcome) -> Table:
-    raters = outcome.raters
-    disputed = tuple(
-        Row(
-            _name(pair.flagged),
-            (
-                Cell(pair.flagged.corpus_key),
-                Cell(formats.decimals(pair.flagged.distance, 4)),
-                *(Cell(pair.labels.get(rater, formats.NOTHING)) for rater in raters),
-            ),
-        )
-        for pair in outcome.disputed
-    )
-    return Table(
-        "adjudication_disputed",
-        "Pairs without a majority.",
-        "benchmark picture",
-        (
-            Column("corpus picture", numeric=False),
-            Column("distance"),
-            *(Column(rater, numeric=False) for rater in raters),
+    def label_by(rater: str) -> tuple[Column, Callable[[AdjudicatedPair], Content]]:
+        return text_column(rater), lambda pair: pair.labels.get(rater)
+
+    tables = [
+        build_table(
+            "adjudication_labels",
+            f"What {_people(raters)} in the flagged pairs. Consensus: the label of more than half"
+            f" of a pair's raters, of the {outcome.n_labelled} pairs (of {outcome.n_pairs}) that"
+            f" anyone labelled, with Wilson intervals. {len(outcome.disputed)} pairs have no"
+            " majority and count as ambiguous. The pairs are all that were flagged, not a"
+            " sample of the benchmark.",
+            "label",
+            [
+                *map(count_by, raters),
+                ("consensus", lambda label: Rate.wilson(outcome.counts[label], outcome.n_labelled)),
+            ],
+            {"": [(name, label) for label, name in LABELS.items()]},
         ),
-        (("", disputed),),
-    )
+        build_table(
+            "adjudication_agreement",
+            "Every two raters on the pairs that both labelled. Cohen's kappa over the five"
+            " labels, undefined if both give only one and the same; 95 % intervals: Wilson, and"
+            f" a bootstrap over benchmark pictures. Krippendorff's alpha of all: {alpha}.",
+            "raters",
+            [
+                ("n", lambda a: a.raw.n),
+                ("agreement", lambda a: formats.rate(a.raw)),
+                ("kappa", lambda a: estimate_cell(a.kappa.value, a.kappa.interval, digits=2)),
+            ],
+            {"": [(f"{a.first} and {a.second}", a) for a in outcome.agreements]},
+        ),
+        build_table(
+            "adjudication_disputed",
+            "Pairs without a majority.",
+            "benchmark picture",
+            [
+                (text_column("corpus picture"), lambda pair: pair.flagged.corpus_key),
+                ("distance", lambda pair: formats.decimals(pair.flagged.distance, 4)),
+                *map(label_by, raters),
+            ],
+            {
+                "": [
+                    ((*pair.flagged.items, pair.flagged.key[0][:12])[0], pair)
+                    for pair in outcome.disputed
+                ]
+            },
+        ),
+    ]
+    return [table for table in tables if table.rows]
 
 
 def write_adjudication(outcome: AdjudicationOutcome, run_path: Path) -> Path:
@@ -309,10 +290,6 @@ def _adjudicated(flagged: FlaggedPair, newest: Collection[Adjudication]) -> Adju
     is_disputed = 2 * n <= len(labels)
     consensus = UNSETTLED if is_disputed else label
     return AdjudicatedPair(flagged, dict(labels), notes, consensus, is_disputed)
-
-
-def _name(flagged: FlaggedPair) -> str:
-    return flagged.items[0] if flagged.items else flagged.key[0][:12]
 
 
 def _people(raters: Sequence[str]) -> str:

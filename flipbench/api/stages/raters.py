@@ -10,12 +10,12 @@ from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Item, Probe, Verdict
 from flipbench.core.run import Run
-from flipbench.filters.agreement.rater_table import rater_table
 from flipbench.filters.agreement.ratings import (
     PEOPLE,
     Ratings,
     agreement_tables,
     compare_raters,
+    rater_table,
     ratings_of,
 )
 from flipbench.filters.decide import Raters, decide, index_verdicts

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from flipbench.filters.agreement.rater_table import rater_table, reference_of
-from flipbench.filters.agreement.ratings import PEOPLE, Ratings
+from flipbench.filters.agreement.ratings import PEOPLE, Ratings, rater_table, reference_of
 from flipbench.models.protocols import Decision
 
 N = 20
