@@ -40,7 +40,7 @@ from flipbench.core.records import Probe, Response
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.models.engine import batching_key
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
-from flipbench.models.vlm.sharing.token_trees import prefix_lengths, token_trees
+from flipbench.models.vlm.token_trees import prefix_lengths, token_trees
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS, PromptSettings
 from flipbench.reporting.formats import rate

@@ -83,6 +83,23 @@ def check_protocol(thing: Any, protocol: type, label: str) -> Any:
     return thing
 
 
+class UserPart:
+    """A user's captioner or judge, with other values of some attributes."""
+
+    def __init__(self, part: Any, **attributes: Any) -> None:
+        self.part = part
+        vars(self).update(attributes)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "part":  # not set yet, in a copy
+            raise AttributeError(name)
+        return getattr(self.part, name)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the user's part."""
+        return self.part(*arguments)
+
+
 class PythonVLM:
     """A user's model; target and arguments are part of its fingerprint."""
 
@@ -94,9 +111,8 @@ class PythonVLM:
 
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
         """Answer a batch, in order."""
-        return [self._named(answer) for answer in self.vlm.ask(probes, images)]
-
-    def _named(self, answer: Response | Exception) -> Response | Exception:
-        if isinstance(answer, Exception):
-            return answer
-        return answer.revised(model=self.name, model_fingerprint=self.fingerprint)
+        about = {"model": self.name, "model_fingerprint": self.fingerprint}
+        return [
+            answer if isinstance(answer, Exception) else answer.revised(**about)
+            for answer in self.vlm.ask(probes, images)
+        ]

@@ -121,17 +121,8 @@ class PromptSettings(Value):
             raise ValueError(f"{item.subject} is free-form: it has no options to choose from")
         stem = question if question is not None else item.question
         instruction = number_instruction(self.instruction) if labels else self.instruction
-        return Probe(
-            item_id=item.id,
-            variant=variant,
-            images=tuple(item.images if images is None else images),
-            prompt=choice_prompt(stem, choices, instruction, labels or LETTERS),
-            ask=self.ask,
-            options=tuple(choices),
-            n_options=len(choices),
-            max_new_tokens=self.max_new_tokens if self.ask == "generate" else 0,
-            labels=labels,
-        )
+        prompt = choice_prompt(stem, choices, instruction, labels or LETTERS)
+        return self._probe(item, variant, prompt, choices, images, labels)
 
     def closed_probe(
         self,
@@ -154,16 +145,28 @@ class PromptSettings(Value):
         words = yes_no(item)
         if words is None:
             return self.probe(item, variant, images=images, question=question)
+        prompt = open_prompt(item.question if question is None else question)
+        return self._probe(item, variant, prompt, words, images, " ".join(words))
+
+    def _probe(
+        self,
+        item: Item,
+        variant: str,
+        prompt: str,
+        options: Sequence[str],
+        images: Sequence[ImageRef] | None,
+        labels: str,
+    ) -> Probe:
         return Probe(
             item_id=item.id,
             variant=variant,
             images=tuple(item.images if images is None else images),
-            prompt=open_prompt(item.question if question is None else question),
+            prompt=prompt,
             ask=self.ask,
-            options=words,
-            n_options=len(words),
+            options=tuple(options),
+            n_options=len(options),
             max_new_tokens=self.max_new_tokens if self.ask == "generate" else 0,
-            labels=" ".join(words),
+            labels=labels,
         )
 
 

@@ -57,7 +57,7 @@ from flipbench.generate.pictures import (
 from flipbench.generate.pipeline import Generator
 from flipbench.generate.propose import ProposeStage
 from flipbench.models.protocols import Captioner, Editor, Judge
-from flipbench.models.vlm.hub import check_hub
+from flipbench.models.vlm.checkpoints import check_hub
 from flipbench.shapes.benchmark import Edition, is_shapes_item, shapes_vqa
 
 log = logging.getLogger(__name__)

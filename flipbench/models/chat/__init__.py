@@ -2,7 +2,7 @@
 
 Reading order: ``messages`` (requests and replies), ``prompt_files``
 (versioned prompts), ``api`` (any OpenAI-compatible server; ``scrubbing`` keeps its key out of
-records and messages, ``bounds`` limits time, size and rate), ``batch_api`` with ``batch_state``
+records and messages, ``bounds`` limits time, size and rate), ``batch_api``
 (the Batch API, resumable), ``cost``, then three stages that use them: ``answer_judge``, ``labels``
 and ``rewording``.
 

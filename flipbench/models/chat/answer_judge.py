@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flipbench.core.images import ImageStore
 from flipbench.core.records import JsonDict, Record
-from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, read_json
+from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, ask_each, read_json
 from flipbench.prompting.quoting import NOTE, quoted
 
 Choice = Literal["A", "B", "tie"]
@@ -112,27 +112,20 @@ class AnswerJudge:
 
     def __call__(self, tasks: Sequence[JudgeTask]) -> list[Record | Exception]:
         """Judge a batch."""
-        requests = [
-            ChatRequest(
-                f"{_INSTRUCTION}\n\n{NOTE}" if self._quotes else _INSTRUCTION,
-                self._text(task),
-                schema=JudgeReply,
-                item_id=self.id_of(task),
-            )
-            for task in tasks
-        ]
-        replies = self.chat.ask(requests, self.images)
-        return [self._read(task, reply) for task, reply in zip(tasks, replies, strict=True)]
+        return ask_each(self.chat, tasks, self.images, self._request, self._judgement)
 
-    def _text(self, task: JudgeTask) -> str:
-        texts = (task.question, task.reply, *task.answers)
-        return _QUOTED.format(*map(quoted, texts)) if self._quotes else _ITEM.format(*texts)
+    def _request(self, task: JudgeTask) -> ChatRequest:
+        instruction, item = _INSTRUCTION, _ITEM
+        texts: tuple[str, ...] = (task.question, task.reply, *task.answers)
+        if self._quotes:
+            instruction, item = f"{_INSTRUCTION}\n\n{NOTE}", _QUOTED
+            texts = tuple(map(quoted, texts))
+        text, item_id = item.format(*texts), self.id_of(task)
+        return ChatRequest(instruction, text, schema=JudgeReply, item_id=item_id)
 
-    def _read(self, task: JudgeTask, reply: ChatReply | Exception) -> Judgement | Exception:
-        if isinstance(reply, Exception):
-            return reply
-        choice, text, usage = read_choice(reply.text), reply.text, reply.usage
-        return Judgement(**self._made_of(task), choice=choice, text=text, usage=usage)
+    def _judgement(self, task: JudgeTask, reply: ChatReply) -> Record:
+        choice, text = read_choice(reply.text), reply.text
+        return Judgement(**self._made_of(task), choice=choice, text=text, usage=reply.usage)
 
 
 def read_choice(text: str) -> Literal["A", "B", "tie", "unread"]:

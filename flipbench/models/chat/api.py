@@ -166,7 +166,7 @@ class ChatAPI:
     def drop_rejected(self, problem: Any, parameters: JsonDict) -> bool:
         """Find the parameter that caused a "bad request", and omit it from now on.
 
-        ``problem`` is the error as JSON (message, code, param), ``sent`` the parameters. Returns
+        ``problem`` is the error as JSON (message, code, param). Returns
         whether one was found, so that the request can be sent again without it. A request with
         vLLM's extensions means nothing without them, and is never changed.
         """

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from flipbench.core.images import ImageStore
 from flipbench.core.records import JsonDict, Record
-from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, read_json
+from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, ask_each, read_json
 from flipbench.prompting.quoting import NOTE, quoted
 
 UNREAD = "unread"
@@ -104,17 +104,7 @@ class LabelJudge:
 
     def __call__(self, tasks: Sequence[LabelTask]) -> list[Record | Exception]:
         """Label a batch."""
-        requests = [
-            ChatRequest(
-                f"{task.rubric.system}\n\n{NOTE}" if self._quotes(task) else task.rubric.system,
-                self._text(task),
-                schema=LabelReply,
-                item_id=self.id_of(task),
-            )
-            for task in tasks
-        ]
-        replies = self.chat.ask(requests, self.images)
-        return [self._read(task, reply) for task, reply in zip(tasks, replies, strict=True)]
+        return ask_each(self.chat, tasks, self.images, self._request, self._label)
 
     def _quotes(self, task: LabelTask) -> bool:
         return task.rubric.name not in self._earlier
@@ -122,15 +112,17 @@ class LabelJudge:
     def _rubric(self, task: LabelTask) -> str:
         return f"{task.rubric.name}{QUOTED}" if self._quotes(task) else task.rubric.name
 
-    def _text(self, task: LabelTask) -> str:
-        texts = [f"\n{quoted(text)}" for text in task.texts] if self._quotes(task) else task.texts
-        return task.rubric.template.format(*texts)
+    def _request(self, task: LabelTask) -> ChatRequest:
+        instruction, texts = task.rubric.system, task.texts
+        if self._quotes(task):
+            instruction = f"{instruction}\n\n{NOTE}"
+            texts = tuple(f"\n{quoted(text)}" for text in texts)
+        text, item_id = task.rubric.template.format(*texts), self.id_of(task)
+        return ChatRequest(instruction, text, schema=LabelReply, item_id=item_id)
 
-    def _read(self, task: LabelTask, reply: ChatReply | Exception) -> Label | Exception:
-        if isinstance(reply, Exception):
-            return reply
-        label = read_label(reply.text, task.rubric)
-        return Label(**self._made_of(task), label=label, text=reply.text, usage=reply.usage)
+    def _label(self, task: LabelTask, reply: ChatReply) -> Record:
+        label, text = read_label(reply.text, task.rubric), reply.text
+        return Label(**self._made_of(task), label=label, text=text, usage=reply.usage)
 
 
 def read_label(text: str, rubric: Rubric) -> str:

@@ -233,8 +233,8 @@ def read_reply(
 
     Parameters
     ----------
-    sent : dict
-        The parameters that were sent.
+    parameters : dict
+        What was sent besides model and messages.
     price_factor : float
         Fraction of the regular price.
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
+import socket
+import sys
 from collections import Counter
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from safetensors import SafetensorError, safe_open
 
 from flipbench.config.local_models import ImagePadding
 from flipbench.core.errors import DataError, PrerequisiteError
-from flipbench.models.vlm.hub import check_hub
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +37,7 @@ _TEMPLATES = (
     "tokenizer_config.json",
 )
 _LONGEST = 400  # characters of another library's message
+_HUB_SECONDS = 3.0
 _MOST_LAYERS = 10_000  # the deepest models have a few hundred
 _SINGLE_FILES = (_END, ".gguf", ".ckpt", ".bin", ".pt", ".pth", ".sft")
 
@@ -56,7 +61,7 @@ def resolve_path(path: str, index: str = "config.json") -> str:
 
 
 def base_of(path: str, revision: str | None = None) -> tuple[str, dict[str, str]]:
-    """Return the base checkpoint of a LoRA adapter's folder, or ``where`` if it is none.
+    """Return the base checkpoint of a LoRA adapter's folder, or ``path`` if it is none.
 
     The second value is ``{"revision": ...}`` of that checkpoint, or ``{}``.
     """
@@ -330,6 +335,31 @@ def check_files(path: str) -> None:
         _check_folder(folder)
     if base != path:
         _check_templates(Path(path), base, at)
+
+
+@cache
+def check_hub() -> None:
+    """Switch to the cache alone if the hub cannot be reached; asked once per process.
+
+    Otherwise its client tries each file again for half a minute, with a warning for each try.
+    Behind a proxy, nothing is asked. Processes started from this one do the same.
+    """
+    from huggingface_hub import constants
+
+    address = urlsplit(constants.ENDPOINT)
+    port = address.port or (443 if address.scheme == "https" else 80)
+    if constants.HF_HUB_OFFLINE or address.scheme in getproxies() or not address.hostname:
+        return
+    try:
+        socket.create_connection((address.hostname, port), _HUB_SECONDS).close()
+    except OSError as error:
+        log.warning(
+            "%s cannot be reached (%s); using what is in the cache only", address.hostname, error
+        )
+        constants.HF_HUB_OFFLINE = True
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        if "datasets" in sys.modules:
+            sys.modules["datasets"].config.HF_HUB_OFFLINE = True
 
 
 def _refuse_adapter_on_hub(hub_id: str, at: dict[str, str]) -> None:

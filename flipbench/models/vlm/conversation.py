@@ -16,8 +16,8 @@ from flipbench.core.errors import DataError, PrerequisiteError
 from flipbench.core.records import Probe
 from flipbench.models.vlm.checkpoints import first_line
 from flipbench.models.vlm.families import ModelFamily
+from flipbench.models.vlm.prefill import PrefillRequest
 from flipbench.models.vlm.processors import crop_warning
-from flipbench.models.vlm.sharing.prefix import PrefillRequest
 from flipbench.prompting.prompts import LETTERS, split_labels
 
 log = logging.getLogger(__name__)

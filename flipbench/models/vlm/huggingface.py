@@ -29,6 +29,7 @@ from flipbench.models.vlm.conversation import RAW, Conversation, append_replies
 from flipbench.models.vlm.decoding import Decoding, Limits, plain_generation
 from flipbench.models.vlm.families import EVERYTHING, family_of, is_encoder_decoder
 from flipbench.models.vlm.loading import architecture, load_model, usable_device
+from flipbench.models.vlm.prefill import Prefiller, PrefillRequest, can_share, left_padded
 from flipbench.models.vlm.processors import load_processor
 from flipbench.models.vlm.scoring import (
     TokenStatistics,
@@ -38,8 +39,7 @@ from flipbench.models.vlm.scoring import (
     token_statistics,
     windows,
 )
-from flipbench.models.vlm.sharing.prefix import Prefiller, PrefillRequest, can_share, left_padded
-from flipbench.models.vlm.sharing.token_trees import batched, by_length, forward_cost
+from flipbench.models.vlm.token_trees import batched, by_length, forward_cost
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS
 
@@ -79,10 +79,9 @@ class HuggingFaceVLM:
         Whether to run code that comes with the checkpoint.
     quantization, image_padding : str, optional
         See `four_bits` in `flipbench.models.vlm.loading`, and `padding_of` in ``checkpoints``.
-    share_images : bool
-        Read common images and prefixes once, if the family can (`flipbench.models.vlm.sharing`).
     cache_mib : int, optional
-        Memory for their keys and values; default: 2048, or a quarter of a GPU's free memory.
+        Memory for the keys and values of common images and texts; default: 2048, or a quarter of a
+        GPU's free memory.
 
     Raises
     ------
@@ -107,7 +106,6 @@ class HuggingFaceVLM:
         trust_remote_code: bool = False,
         quantization: Quantization | None = None,
         image_padding: ImagePadding = "auto",
-        share_images: bool = True,
         cache_mib: int | None = None,
     ) -> None:
         source_path = resolve_path(path)
@@ -141,8 +139,9 @@ class HuggingFaceVLM:
         self.model.eval().to(device)
         self.model.generation_config = plain_generation(self.model, self.tokenizer)
         self._pad = self.tokenizer.pad_token_id or 0
-        shares = share_images and can_share(self.model)
-        self._prefiller = Prefiller(self.model, self._pad, cache_mib) if shares else None
+        self._prefiller: Prefiller | None = None
+        if can_share(self.model):
+            self._prefiller = Prefiller(self.model, self._pad, cache_mib)
         self.fingerprint = fingerprint(source_path, dtype, quantization=quantization, **source)
 
     @torch.inference_mode()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from flipbench.core.errors import DataError
 from flipbench.models.chat.log_probs import N_WITH_STATISTICS
-from flipbench.models.vlm.sharing.prefix import PrefillRequest, PrefillResult
+from flipbench.models.vlm.prefill import PrefillRequest, PrefillResult
 
 _MAX_LOGITS = 2**26
 _STATE = "<f4"  # little-endian float32

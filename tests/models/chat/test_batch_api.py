@@ -18,8 +18,7 @@ from flipbench.config.chat import ChatSpec
 from flipbench.core.errors import DataError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.models.chat.api import ChatAPI
-from flipbench.models.chat.batch_api import BatchAPI
-from flipbench.models.chat.batch_state import BatchFolder
+from flipbench.models.chat.batch_api import BatchAPI, BatchFolder
 from flipbench.models.chat.messages import ChatReply, ChatRequest
 from tests.fixtures.openai_server import KEY, OpenAIServer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers.cache_utils import DynamicLayer
 
-from flipbench.models.vlm.sharing.cache import ROOM, PreallocatedLayer, stacked
+from flipbench.models.vlm.prefill import ROOM, PreallocatedLayer, stacked
 
 HEADS, SIZE = 2, 3
 

@@ -11,7 +11,7 @@ import pytest
 from huggingface_hub import constants
 
 from flipbench.core.errors import PrerequisiteError
-from flipbench.models.vlm import hub
+from flipbench.models.vlm.checkpoints import check_hub
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 
 
@@ -23,9 +23,9 @@ def online(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    hub.check_hub.cache_clear()
+    check_hub.cache_clear()
     yield
-    hub.check_hub.cache_clear()
+    check_hub.cache_clear()
 
 
 def test_an_unreachable_hub_costs_no_retries(
@@ -45,11 +45,11 @@ def test_a_hub_that_answers_stays_in_use(online: None, monkeypatch: pytest.Monke
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
         monkeypatch.setattr(constants, "ENDPOINT", address)
-        hub.check_hub()
+        check_hub()
     assert not constants.HF_HUB_OFFLINE
 
 
 def test_behind_a_proxy_nothing_is_asked(online: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    hub.check_hub()
+    check_hub()
     assert not constants.HF_HUB_OFFLINE

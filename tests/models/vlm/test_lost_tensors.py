@@ -302,7 +302,8 @@ def test_a_missing_pad_token_and_a_template_in_the_tokenizer_s_file_are_no_obsta
     (folder / "chat_template.jinja").unlink()
     del config["pad_token"]
     path.write_text(json.dumps(config | {"chat_template": template}))
-    vlm = HuggingFaceVLM(str(folder), share_images=False)
+    vlm = HuggingFaceVLM(str(folder))
+    vlm._prefiller = None
     assert vlm.tokenizer.pad_token == vlm.tokenizer.eos_token
     for there, here in zip(vlm.ask(probes, shapes_store), expected, strict=True):
         assert isinstance(there, Response) and isinstance(here, Response)

@@ -19,9 +19,9 @@ from flipbench.config.local_models import ModelConfig
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Probe, Response
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
+from flipbench.models.vlm.prefill import SHARING
 from flipbench.models.vlm.scoring import unpack_state
-from flipbench.models.vlm.sharing.prefix import SHARING
-from flipbench.models.vlm.sharing.token_trees import by_length, prefix_lengths, token_trees
+from flipbench.models.vlm.token_trees import by_length, prefix_lengths, token_trees
 from flipbench.prompting.prompts import choice_prompt
 from tests.fixtures.tiny_families import FAMILIES, save
 
@@ -210,8 +210,8 @@ def test_an_image_is_encoded_once_for_a_batch(
 ) -> None:
     opened = count_opened(store, monkeypatch)
     probes = [probe(n, sets[n % 2]) for n in range(8)]
-    for share_images, n_read in ((True, 2), (False, 8)):
-        vlm = HuggingFaceVLM("shapes:llava", share_images=share_images)
+    sharing = HuggingFaceVLM("shapes:llava")
+    for vlm, n_read in ((sharing, 2), (alone(sharing), 8)):
         opened.clear()
         vlm.ask(probes, store)
         assert len(opened) == n_read
