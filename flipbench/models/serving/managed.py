@@ -62,8 +62,6 @@ class ManagedVLM:
         If no fingerprint is given, and there is no such checkpoint, or its files are damaged.
     """
 
-    can: frozenset[Capability]
-
     def __init__(
         self,
         weights: ModelConfig,
@@ -80,14 +78,12 @@ class ManagedVLM:
         self._record = responses / self.fingerprint / RECORD
         self._model: APIVLM | None = None
 
-    def __getattr__(self, name: str) -> Any:
-        if name != "can":  # which is as recorded, or found by asking the server
-            raise AttributeError(name)
+    @property
+    def can(self) -> frozenset[Capability]:
+        """What the server supports: as recorded, or as found by asking it."""
         if servers := self.servers_used:
-            self.can = frozenset(servers[-1]["can"])
-        else:
-            self._ready()
-        return self.can
+            return frozenset(servers[-1]["can"])
+        return self._ready().can
 
     @property
     def servers_used(self) -> list[JsonDict]:
@@ -126,42 +122,44 @@ class ManagedVLM:
         PrerequisiteError
             If there is no such executable.
         """
+        from flipbench.models.vlm.loading import check_weights  # imports torch: seconds
+        from flipbench.models.vlm.processors import load_processor
+
         check_executable(self.engine.executable)
         if self._hashed() != self.local_fingerprint:
             raise DataError(
                 f"{self._path}: not the weights that the run's record of {self.name} names: a file"
                 " was altered; restore it, or delete the folder and run 'flipbench contaminate'"
             )
-        self._check_places()
-        setting = f"models.{self.name}.engine"
-        if self._adapter:
-            rank, max_rank = (
-                read_object(Path(self._path) / ADAPTER).get("r"),
-                self.engine.max_lora_rank,
+        setting, weights = f"models.{self.name}.engine", self.weights
+        placement = check_weights(weights)
+        if placement and placement.n_renamed:
+            raise DataError(
+                f"{self._path}: {placement}, and vLLM passes over names that it does not know;"
+                f" save the adapter with today's peft, or ask it with transformers (leave out"
+                f" {setting})"
             )
+        if self._is_adapter:
+            rank = read_object(Path(self._path) / ADAPTER).get("r")
+            max_rank = self.engine.max_lora_rank
             if not isinstance(rank, int) or rank > (max_rank or 0):
                 raise ConfigError(
                     f"{setting}: {self._path} is an adapter of rank {rank}, and max_lora_rank is"
                     f" {max_rank}; set it to the rank or above"
                 )
-        padding = padding_of(self._path, self.weights.image_padding, self.weights.revision)
-        if padding == "square" and not self._pads:
-            raise ConfigError(
-                f"{setting}: vLLM prepares pictures with the checkpoint's own processor, which "
-                " crops them instead of padding; set image_padding: none, or give a folder whose"
-                " preprocessor_config.json names LlavaImageProcessor with do_pad"
+        if padding_of(self._path, weights.image_padding, weights.revision) == "square":
+            processor = load_processor(
+                self._path,
+                revision=weights.revision,
+                image_padding="none",
+                trust_remote_code=weights.trust_remote_code,
             )
-
-    def _check_places(self) -> None:
-        from flipbench.models.vlm.loading import check_weights  # imports torch: seconds
-
-        placement = check_weights(self.weights)
-        if placement and placement.n_renamed:
-            raise DataError(
-                f"{self._path}: {placement}, and vLLM passes over names that it does not know;"
-                " save the adapter with today's peft, or ask it with transformers (leave out"
-                f" models.{self.name}.engine)"
-            )
+            if not getattr(processor.image_processor, "do_pad", False):
+                raise ConfigError(
+                    f"{setting}: vLLM prepares pictures with the checkpoint's own processor, which"
+                    " crops them instead of padding; set image_padding: none, or give a folder"
+                    " whose preprocessor_config.json names LlavaImageProcessor with do_pad"
+                )
 
     def _hashed(self) -> str:
         check_files(self._path)
@@ -171,29 +169,14 @@ class ManagedVLM:
         )
 
     @property
-    def _adapter(self) -> bool:
-        return base_of(self._path, self.weights.revision)[0] != self._path
-
-    @property
-    def _pads(self) -> bool:
-        from flipbench.models.vlm.processors import load_processor  # imports torch: seconds
-
-        trust = self.weights.trust_remote_code
-        processor = load_processor(
-            self._path,
-            revision=self.weights.revision,
-            image_padding="none",
-            trust_remote_code=trust,
-        )
-        return bool(getattr(processor.image_processor, "do_pad", False))
+    def _is_adapter(self) -> bool:
+        return self._served.path != self._path
 
     @property
     def _served(self) -> Served:
         base, at = base_of(self._path, self.weights.revision)
-        weights = self.weights
-        return Served(
-            base, at.get("revision"), weights.dtype, weights.trust_remote_code, self.engine
-        )
+        dtype, trust = self.weights.dtype, self.weights.trust_remote_code
+        return Served(base, at.get("revision"), dtype, trust, self.engine)
 
     def _ready(self) -> APIVLM:
         """Return the model behind the running server, with its adapter loaded."""
@@ -204,8 +187,8 @@ class ManagedVLM:
                 raise PrerequisiteError(str(error)) from error
         process = self._servers.start(self._served)
         process.check()
-        model_name = self.fingerprint if self._adapter else BASE
-        if self._adapter:
+        model_name = self.fingerprint if self._is_adapter else BASE
+        if self._is_adapter:
             try:
                 self._servers.use_adapter(model_name, self._path)
             except ServiceError as error:
@@ -225,9 +208,8 @@ class ManagedVLM:
             )
             self._model = APIVLM(spec, self.name)
             self._model.fingerprint = self.fingerprint
-            self.can = self._model.can
-            about = process.get("/version") or {}
-            self._note(str(about.get("version", "unknown")), self._model.letters, self.can)
+            version = (process.request("/version") or {}).get("version", "unknown")
+            self._note(str(version), self._model.letters, self._model.can)
         return self._model
 
     def _note(self, version: str, letters: str, can: frozenset[Capability]) -> None:

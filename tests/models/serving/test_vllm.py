@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flipbench.core.errors import PrerequisiteError, ServiceError
-from flipbench.models.serving.process import ServerProcess
+from flipbench.models.serving.vllm import ServerProcess
 
 pytestmark = [
     pytest.mark.slow,
@@ -39,12 +39,12 @@ http.server.HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 PARENT = """
 import os, signal, sys, time
 from pathlib import Path
-from flipbench.models.serving import process
+from flipbench.models.serving import vllm
 signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what starts in the background
-process._GRACE = 1.0
+vllm._GRACE = 1.0
 folder, how = Path(sys.argv[1]), sys.argv[2]
 command = [sys.executable, "-c", (folder / "server.py").read_text(), *sys.argv[3:]]
-server = process.ServerProcess("the server", command, {}, folder / "server.log")
+server = vllm.ServerProcess("the server", command, {}, folder / "server.log")
 server.wait_until_healthy(60)
 print("ready", flush=True)
 if how == "exception":
@@ -142,10 +142,10 @@ def test_errors_of_requests_are_errors_of_a_service(tmp_path: Path) -> None:
     server = start(tmp_path)
     server.wait_until_healthy(60)
     with pytest.raises(ServiceError, match="refused /v1/load_lora_adapter"):
-        server.post("/v1/load_lora_adapter", {})
+        server.request("/v1/load_lora_adapter", {})
     server.stop()
     with pytest.raises(ServiceError, match="did not answer /health"):
-        server.get("/health")
+        server.request("/health")
 
 
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
