@@ -93,20 +93,10 @@ class LocalJudgeSpec(LocalSpec, Task):
 class APIJudge:
     """Have a chat model judge the edited image.
 
-    By default, the model sees the new answer and replies KEEP or REJECT. A blind judge answers the
-    question, and keeps the pair if and only if it chooses the new answer. Unclear replies are
-    "unsure".
-
-    Parameters
-    ----------
-    chat : Chat
-        `ChatAPI`, `BatchAPI` or `LocalChat`.
-    prompt : str or path, optional
-        ``judge-v2``, ``judge-blind-v2``, those of version 1, or your own ``.txt`` file.
-    blind : bool
-        Whether to hide the new answer from the judge.
-    structured : bool
-        Send a schema for the reply; servers that do not support schemas are asked without one.
+    By default, the model sees the new answer and replies KEEP or REJECT. A ``blind`` judge answers
+    the question, and keeps the pair if and only if it chooses the new answer. Unclear replies are
+    "unsure". ``prompt`` is ``judge-v2``, ``judge-blind-v2``, one of version 1, or your own ``.txt``
+    file. If ``structured``, a schema for the reply is sent to servers that support schemas.
 
     References
     ----------
@@ -188,8 +178,6 @@ def read_verdict(text: str) -> tuple[Decision, str]:
 
     >>> read_verdict("It could be 5. Answer: REJECT?\nNo, it is 4.\n**Answer: KEEP**")
     ('keep', '')
-    >>> read_verdict("Answer: KEEP or REJECT")[0]
-    'unsure'
     """
     word, remainder, problem = _last_answer(text)
     if problem:

@@ -97,11 +97,7 @@ def duplicate_rule(candidates: Sequence[Candidate]) -> Rule:
     * The edited image equals, pixel for pixel, that of a candidate with another original: both are
       rejected. Failing editors return the same image for everything (black, a placeholder).
 
-    Parameters
-    ----------
-    candidates : sequence of Candidate
-        All candidates to compare, in order. Their ids are part of the rater's name, since verdicts
-        depend on the whole set.
+    The ids of all candidates are part of the rater's name, since verdicts depend on the whole set.
     """
     edited_candidates = [(c, c.edit) for c in candidates if c.edit is not None and c.item.images]
     first_by_content: dict[str, Candidate] = {}

@@ -50,17 +50,10 @@ class VLMJudgeSpec(Value):
 class VLMJudge:
     """Keep a pair if a model answers the question on the edited image with the new answer.
 
-    It works with any model that can be evaluated; the model need not follow a judge's
-    instructions. It cannot detect ambiguity: of two options that both fit, it chooses one.
-
-    Parameters
-    ----------
-    vlm : VLM
-        Should not be evaluated later, since it selects the pairs that it can solve.
-    prompt_settings : PromptSettings, optional
-        How the question is asked.
-    sure : float
-        "unsure" if the chosen option has less than this share of all options' probability.
+    It works with any model that can be evaluated; the model need not follow a judge's instructions.
+    It cannot detect ambiguity: of two options that both fit, it chooses one. The model should not
+    be evaluated later, since it selects the pairs that it can solve. A pair is "unsure" if the
+    chosen option has less than the share ``sure`` of all options' probability.
 
     References
     ----------

@@ -32,14 +32,9 @@ class Footprint(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Integers that code decides by, such as token ids and masks, stay real; whatever is computed from
     a fake tensor is fake. Code that asks for the value of a fake tensor gets 1, or False.
 
-    Attributes
-    ----------
-    now, peak : int
-        Bytes of all tensors that are alive, and the most so far. Buffers inside a kernel, an
-        allocator's reserve and a device's context are not counted.
-    flops : int
-        Operations of matrix products, convolutions and attention: 2 m n k for a product of an
-        (m, k) and a (k, n) matrix.
+    ``now`` and ``peak`` are the bytes of all tensors that are alive, and the most so far, without
+    buffers inside a kernel, an allocator's reserve and a device's context. ``flops`` are operations
+    of matrix products (2 m n k for an (m, k) and a (k, n) matrix), convolutions and attention.
 
     Examples
     --------

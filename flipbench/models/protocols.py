@@ -59,12 +59,7 @@ class VLM(Protocol):
 
 
 def needs_of(probe: Probe) -> frozenset[Capability]:
-    """Return the capabilities that a model needs to answer a probe.
-
-    >>> probe = Probe(item_id="i", variant="v", prompt="?", ask="score", continuation="x")
-    >>> sorted(needs_of(probe))
-    ['text_only', 'token_logprobs']
-    """
+    """Return the capabilities that a model needs to answer a probe."""
     conditions: dict[Capability, bool] = {
         "text_only": not probe.images,
         "sample": probe.temperature > 0,

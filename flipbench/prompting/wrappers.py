@@ -116,16 +116,10 @@ def split_wrapped(reply: str, *, split_unknown: bool = False) -> WrappedReply:
 
     The last marked answer counts; without one, the last text outside any reasoning. Some chat
     templates write the first mark into the prompt, so all that precedes a closing mark without an
-    opening one is reasoning. A turn that another speaker follows ends the reply.
+    opening one is reasoning. A turn that another speaker follows ends the reply. With
+    ``split_unknown``, a mark that is in no table separates texts as well, since it may mark
+    reasoning; a text that follows an unknown tag without a closing one is not read.
 
-    Parameters
-    ----------
-    split_unknown : bool
-        Whether a mark that is in no table separates texts as well, since it may mark reasoning; a
-        text that follows an unknown tag without a closing one is not read.
-
-    Examples
-    --------
     >>> split_wrapped("<CAPTION> A or B. </CAPTION> <CONCLUSION> C </CONCLUSION>").answer
     ' C '
     >>> split_wrapped("<hm>Option A?</hm> B<|im_end|>", split_unknown=True).answer

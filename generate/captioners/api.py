@@ -71,19 +71,9 @@ class LocalCaptionerSpec(LocalSpec, Prompts):
 class APICaptioner:
     """Have a chat model write the caption.
 
-    Parameters
-    ----------
-    chat : Chat
-        `ChatAPI`, `BatchAPI` or `LocalChat`.
-    prompt : str or path
-        Name of a prompt in ``generate/prompts``, or your own ``.txt`` file.
-    counterfactual_prompt : str or path
-        The same, for proposing new answers of free-form items (`ProposeStage`).
-
-    Raises
-    ------
-    ConfigError
-        If there is no such prompt, or it does not contain the new answer.
+    ``prompt`` is the name of a prompt in ``generate/prompts``, or your own ``.txt`` file, and has
+    the new answer; ``counterfactual_prompt`` is the same, for proposing new answers of free-form
+    items (`ProposeStage`).
 
     References
     ----------

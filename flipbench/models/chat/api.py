@@ -56,17 +56,8 @@ class ChatAPI:
     were sent. The key is read from the environment and appears in no message, log or record, even
     if the server sends it back. A reply of an odd form is a failure of its request alone.
 
-    Parameters
-    ----------
-    spec : ChatSpec
-        Model, server, limits and prices.
-
-    Attributes
-    ----------
-    spent : Spent
-        The cost so far, including that of unusable replies.
-    answered : bool
-        Whether the server has ever answered; a server that never did is assumed to be down.
+    ``spent`` is the cost so far, including that of unusable replies, and ``answered`` whether the
+    server has ever answered; one that never did is assumed to be down.
     """
 
     def __init__(self, spec: ChatSpec) -> None:
@@ -166,9 +157,9 @@ class ChatAPI:
     def drop_rejected(self, problem: Any, parameters: JsonDict) -> bool:
         """Find the parameter that caused a "bad request", and omit it from now on.
 
-        ``problem`` is the error as JSON (message, code, param). Returns
-        whether one was found, so that the request can be sent again without it. A request with
-        vLLM's extensions means nothing without them, and is never changed.
+        ``problem`` is the error as JSON (message, code, param). Returns whether one was found, so
+        that the request can be sent again. One with vLLM's extensions means nothing without them,
+        and is never changed.
         """
         if not isinstance(problem, dict) or parameters.keys() & EXTENSIONS:
             return False

@@ -55,25 +55,12 @@ def server_chat(spec: ChatSpec, folder: Path, *, batch: bool) -> Chat:
 
 
 class BatchAPI:
-    """Ask a `ChatAPI` through its server's Batch API.
+    """Ask a `ChatAPI` through its server's Batch API; the state is in the run directory.
 
-    Parameters
-    ----------
-    api : ChatAPI
-        Model, server and key.
-    folder : Path
-        Folder of the state; one for each run directory.
-
-    Attributes
-    ----------
-    max_requests, max_bytes : int
-        Limits of one batch file. With images, the limit of bytes is reached first.
-    poll_seconds : float
-        Time between two polls of pending batches.
-    max_wait_seconds : float
-        How long one call waits for batches; servers promise to end them within 24 hours.
-    max_rounds : int
-        How often, in one call, a request is sent whose batch expired or failed transiently.
+    One call sends a file of at most ``max_requests`` and ``max_bytes`` (with images, reached
+    first), polls every ``poll_seconds``, waits at most ``max_wait_seconds`` (servers promise to end
+    batches within 24 hours), and sends a request that expired or failed transiently ``max_rounds``
+    times.
     """
 
     max_requests = 50_000

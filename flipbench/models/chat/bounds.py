@@ -31,9 +31,9 @@ def limited_client() -> Any:
     could hold a request for days. This client gives an attempt, from looking up the server's name
     to the last byte of the reply, no more than that time in all.
 
-    A reply of more than `MAX_REPLY_BYTES` is not read to its end, however small it is while it is
-    compressed; it becomes an error with status 413. A redirect to another server is not followed;
-    it becomes an error with status `REDIRECTED`.
+    A reply of more than `MAX_REPLY_BYTES`, unpacked, is not read to its end; it becomes an error
+    with status 413. A redirect to another server is not followed; it becomes an error with status
+    `REDIRECTED`.
     """
     client: Any = need("openai", "api").DefaultAsyncHttpxClient
     httpx = import_module(client.__base__.__module__)  # or httpx2, by the version of openai

@@ -67,19 +67,11 @@ def estimate_cost(
     typical_tokens: int = TYPICAL_TOKENS,
     price_factor: float = 1.0,
 ) -> CostEstimate:
-    """Estimate the cost of requests.
+    """Estimate the cost of requests, for a dry run.
 
-    Text is counted at four characters per token, images by the model's own rule.
-
-    Parameters
-    ----------
-    requests : sequence of ChatRequest, shape (N,)
-    spec : ChatSpec
-        The model and its prices.
-    typical_tokens : int
-        Tokens of a typical reply; for a reasoning model, half of its reasoning budget is added.
-    price_factor : float
-        0.5 for the Batch API.
+    Text is counted at four characters per token, images by the model's own rule. To
+    ``typical_tokens`` of a reply, half of a reasoning model's reasoning budget is added.
+    ``price_factor`` is 0.5 for the Batch API.
     """
     token_counts = [request.n_tokens(spec) for request in requests]
     n_text, n_image = sum(text for text, _ in token_counts), sum(image for _, image in token_counts)

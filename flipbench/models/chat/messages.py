@@ -32,15 +32,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """One question to a chat model.
+    """One question to a chat model: ``text`` after the images.
 
     Attributes
     ----------
     instruction : str
         The system message, the same for every item so that servers can cache it; empty: none.
-    text : str
-        The item, after the images.
-    images : tuple of ImageRef
     schema : type of pydantic model, optional
         The format of the reply, for servers with structured output.
     item_id : str
@@ -48,19 +45,15 @@ class ChatRequest:
     max_tokens : int, optional
         Limit of the visible reply, instead of the model's setting. With it, a reply that is cut
         off or a refusal is a valid answer; without it, such a reply is a failure. An empty reply
-        is always one.
-    top_log_probs : int
-        Number of most likely tokens to return at each position.
+        is always one, unless it ``may_be_empty``, as of a trial.
+    top_log_probs, token_ids
+        Number of most likely tokens whose log-probabilities to return at each position, or these.
     temperature, seed : optional
-        Sampling parameters of a model behind a server, instead of the model's settings.
+        Instead of the settings of a model behind a server.
     reply : str
         The beginning of the reply; the prompt ends with it.
     prompt_log_probs : bool
         Whether to return the log-probabilities of the prompt's tokens, and no text.
-    token_ids : tuple of int
-        The tokens whose log-probabilities to return at each position, instead of the most likely.
-    may_be_empty : bool
-        Whether the text does not matter, e.g. of a trial.
     """
 
     instruction: str

@@ -122,14 +122,9 @@ def load_prompt(
     ----------
     name : str or path
         ``caption-release-v1``, or a path that ends in ``.txt``.
-    folder : Path
-        Folder of the prompts shipped with flipbench.
-    needs : collection of str
-        Placeholders that it must have.
-    hides : collection of str
-        Placeholders that it must not have, as the model must not know them.
-    placeholders : collection of str
-        All placeholders that it may have.
+    needs, hides, placeholders : collection of str
+        Placeholders that it must have, that it must not have as the model must not know them, and
+        all that it may have.
 
     Raises
     ------

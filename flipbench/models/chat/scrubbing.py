@@ -34,19 +34,12 @@ _LOGGERS = (
 
 
 class Scrubber:
-    """Remove an API key from text, JSON and JSONL that a server sent.
+    """Remove the API key that a client sends from text, JSON and JSONL that its server sent.
 
     The key is removed as it is, as JSON, HTML or a URL spells it, in pieces of 12 or more
     characters, and partly masked ("abcd****wxyz"); a mask keeps at most the last four characters.
     A key of fewer than five characters, and a placeholder such as "EMPTY", is no secret.
 
-    Parameters
-    ----------
-    key : str
-        The key that the client sends.
-
-    Examples
-    --------
     >>> Scrubber("q7Zp-3fKx-91Lm-vT").text("no access for q7Zp-3fKx-91Lm-vT")
     'no access for ***'
     >>> Scrubber("q7Zp-3fKx-91Lm-vT").json({"error": "q7Zp-3fK*****m-vT"})

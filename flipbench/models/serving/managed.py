@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -78,12 +79,13 @@ class ManagedVLM:
         self._record = responses / self.fingerprint / RECORD
         self._model: APIVLM | None = None
 
-    @property
-    def can(self) -> frozenset[Capability]:
-        """What the server supports: as recorded, or as found by asking it."""
+    def _capabilities(self) -> frozenset[Capability]:
+        """Return what the server supports: as recorded, or as found by asking it."""
         if servers := self.servers_used:
             return frozenset(servers[-1]["can"])
         return self._ready().can
+
+    can: Any = cached_property(_capabilities)
 
     @property
     def servers_used(self) -> list[JsonDict]:

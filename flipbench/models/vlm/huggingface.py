@@ -360,23 +360,10 @@ class HuggingFaceVLM:
 
 
 def as_vlm(model: str | Path | VLM, name: str | None = None, **options: Any) -> VLM:
-    """Return a model that implements the protocol; load it if ``model`` is a checkpoint.
+    """Return a model that implements the protocol; load it if ``model`` is a folder or hub id.
 
-    Parameters
-    ----------
-    model : str, path or VLM
-        Folder, hub id, ``shapes:llava``, or an object that implements the protocol.
-    name : str, optional
-        A checkpoint's name in tables.
-    **options
-        Further arguments of `HuggingFaceVLM`.
-
-    Raises
-    ------
-    ConfigError
-        If the object lacks an attribute of the protocol.
-    PrerequisiteError, DataError
-        As `HuggingFaceVLM`.
+    ``options`` are further arguments of `HuggingFaceVLM`. An object that lacks an attribute of the
+    protocol is a `ConfigError`.
     """
     if isinstance(model, str | Path):
         return HuggingFaceVLM(str(model), name, **options)

@@ -63,20 +63,12 @@ def can_share(model: Any) -> bool:
 
 @dataclass(frozen=True)
 class PrefillRequest:
-    """What a model reads in order to answer a probe.
+    """What a model reads in order to answer a probe: its prompt, and the tokens of ``suffix``.
 
-    Attributes
-    ----------
-    prompt : list of int
-        The prompt's tokens from the tokenizer, with one placeholder per image.
-    suffix : list of int
-        The tokens read after it.
-    n_states : int
-        How many of the last tokens' hidden states are needed.
-    targets : tuple of int
-        The tokens whose log-probabilities are needed: one at each state, or any number at one.
-    n_new : int
-        How many tokens may be generated; if any, the last token is left to the generation.
+    ``prompt`` are tokens from the tokenizer, with one placeholder per image. The hidden states of
+    the last ``n_states`` tokens are needed, and the log-probabilities of ``targets``: one at each
+    state, or any number at one. Of what generates up to ``n_new`` tokens, the last token is left to
+    the generation.
     """
 
     images: Images
@@ -101,15 +93,10 @@ class Prefix:
 class PrefillResult:
     """What was read for some requests.
 
-    Attributes
-    ----------
-    states : torch.Tensor, shape (n_states, d)
-        The last layer's hidden states, each distinct one once.
-    rows : dict of int to list of int
-        For each request that was read, its rows of these. Requests are left out if they exceed the
-        context, or place their pictures in another way than others about the same ones.
-    prefixes : dict of int to Prefix
-        Of the requests that generate.
+    ``states`` are the last layer's hidden states, each distinct one once, shape (n_states, d), and
+    ``rows`` each request's rows of these. Requests are left out if they exceed the context, or
+    place their pictures in another way than others about the same ones. Those that generate have a
+    prefix.
     """
 
     states: torch.Tensor = field(default_factory=lambda: torch.zeros(0, 0))
@@ -135,16 +122,10 @@ Process = Callable[[Sequence[int]], Mapping[str, Any]]
 class Prefiller:
     """Reads prompts with a model that can share, and keeps the keys and values of pictures.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        See `can_share`. Pictures are read anew once its parameters have changed.
-    pad : int
-        The padding token.
-    mib : int, optional
-        MiB of keys and values; by default 2048, or a quarter of a GPU's free memory. Half are
-        for pictures that may be asked about again, the oldest of which are dropped first, half for
-        what is being read; a single request is read even if it needs more.
+    Pictures are read anew once the model's parameters have changed. Keys and values take up to
+    ``mib`` MiB, by default 2048, or a quarter of a GPU's free memory. Half are for pictures that
+    may be asked about again, the oldest of which are dropped first, half for what is being read; a
+    single request is read even if it needs more.
     """
 
     def __init__(self, model: Any, pad: int, mib: int | None = None) -> None:

@@ -46,14 +46,8 @@ class APIVLM:
     The constructor asks the server one short question, to learn the model's name there and whether
     it returns log-probabilities; if so, it tries vLLM's extensions: log-probabilities of given
     texts (``prompt_logprobs`` with ``continue_final_message``), and of the option letters' own
-    tokens (``logprob_token_ids``).
-
-    Parameters
-    ----------
-    spec : ServedModelConfig
-        Model, server and limits.
-    name : str, optional
-        Its name in tables; the model's name by default.
+    tokens (``logprob_token_ids``). Its capabilities follow from that. A server that cannot answer
+    is a `PrerequisiteError`.
 
     Attributes
     ----------
@@ -61,19 +55,8 @@ class APIVLM:
         Hash of the model's name as reported by the server, the settings that were accepted, and
         ``spec.revision``. It is weaker than a hash of weights: if the server changes the model
         under the same name, old responses are reused.
-    can : frozenset of str
-        ``generate`` and ``text_only``; ``choose`` and ``reply_logprobs`` if the server returns
-        log-probabilities; ``token_logprobs`` if it returns those of a given text as well, as vLLM
-        does; ``sample`` if it accepts a temperature.
-    reported_model : str
-        The model's name as reported by the server.
     letters : {"exact", "most likely"}
         Whether each letter's own token is asked for, or found among the most likely ones.
-
-    Raises
-    ------
-    PrerequisiteError
-        If package, key, server or model is missing, or the server cannot answer the trial.
     """
 
     def __init__(self, spec: ServedModelConfig, name: str | None = None) -> None:
