@@ -71,7 +71,7 @@ def equal_options(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
     item, flip = candidate.item, candidate.flip
     if item.options is None or flip is None:
         return ""
-    texts = [_plain(text) for text in item.options]
+    texts = [_normalised(text) for text in item.options]
     for which_answer, index in (("new", flip.new_answer), ("old", item.answer)):
         equal_rows = [] if index is None else [i for i, t in enumerate(texts) if t == texts[index]]
         if len(equal_rows) > 1:
@@ -103,11 +103,11 @@ def duplicate_rule(candidates: Sequence[Candidate]) -> Rule:
     first_by_content: dict[str, Candidate] = {}
     sources_by_image: dict[str, dict[str, Candidate]] = defaultdict(dict)
     for c, edit in edited_candidates:
-        first_by_content.setdefault(_content(c), c)
+        first_by_content.setdefault(_content_id(c), c)
         sources_by_image[edit.image.sha256].setdefault(c.source.sha256, c)
 
     def objection(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
-        earlier = first_by_content.get(_content(candidate), candidate)
+        earlier = first_by_content.get(_content_id(candidate), candidate)
         if earlier.item.id != candidate.item.id:
             return f"the same question and picture as {earlier.subject}"
         source = candidate.source.sha256
@@ -207,10 +207,10 @@ def _is_blank(image: Image.Image) -> bool:
     return bool((bands.max(axis=0).astype(int) - bands.min(axis=0) <= 8).all())
 
 
-def _content(candidate: Candidate) -> str:
+def _content_id(candidate: Candidate) -> str:
     item = candidate.item
-    options = None if item.options is None else sorted(map(_plain, item.options))
-    return content_id(_plain(item.question), options, [ref.sha256 for ref in item.images])
+    options = None if item.options is None else sorted(map(_normalised, item.options))
+    return content_id(_normalised(item.question), options, [ref.sha256 for ref in item.images])
 
 
 def _label(edit: Edit) -> Label | None:
@@ -219,6 +219,6 @@ def _label(edit: Edit) -> Label | None:
     return label
 
 
-def _plain(text: str) -> str:
+def _normalised(text: str) -> str:
     text = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return text.rstrip(" .,;:!?") or text

@@ -38,7 +38,7 @@ class StoredResponses(Mapping[str, Response]):
 
     @cached_property
     def _records(self) -> dict[str, Response]:
-        with _no_collection():
+        with _gc_paused():
             return {r.probe_id: r for r in self._run.read(Response, self._fingerprint)}
 
     @cached_property
@@ -49,26 +49,26 @@ class StoredResponses(Mapping[str, Response]):
         made from, by SHA-256. Otherwise all responses are read and checked, and of many only the
         choices are kept and copied, if no line had to be set aside.
         """
-        return {probe_id: choice for probe_id, (choice, _) in self._letters.items()}
+        return {probe_id: choice for probe_id, (choice, _) in self._choices_and_shares.items()}
 
     @cached_property
     def letter_shares(self) -> Mapping[str, float | None]:
         """Each response's ``letter_share`` by probe id; read as `choices` are."""
-        return {probe_id: share for probe_id, (_, share) in self._letters.items()}
+        return {probe_id: share for probe_id, (_, share) in self._choices_and_shares.items()}
 
     @cached_property
-    def _letters(self) -> Mapping[str, tuple[int, float | None]]:
+    def _choices_and_shares(self) -> Mapping[str, tuple[int, float | None]]:
         paths = self._run.shards(Response, self._fingerprint)
         if "_records" in vars(self) or not paths:
-            return _letters_of(self._records.values())
+            return _extract(self._records.values())
         path = self._run.path / Response.kind / self._fingerprint / COPY
         stamps, shards = _stamps(paths), _summary(paths)
         if (copied := _read(path, shards)) is not None:
             return copied
         n_lines = sum(n for _, n in shards.values())
         if n_lines < WORTH_COPYING:
-            return _letters_of(self._records.values())
-        letters = _letters_of(self._run.read(Response, self._fingerprint))
+            return _extract(self._records.values())
+        letters = _extract(self._run.read(Response, self._fingerprint))
         shards_after = self._run.shards(Response, self._fingerprint)
         if len(letters) == n_lines and _stamps(shards_after) == stamps:
             with contextlib.suppress(DataError):  # all works without a copy
@@ -86,7 +86,7 @@ class StoredResponses(Mapping[str, Response]):
 
 
 @contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
+def _gc_paused() -> Iterator[None]:
     """Look for no garbage meanwhile: records are many, and none is part of a cycle."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -121,7 +121,7 @@ def _summary(paths: list[Path]) -> dict[str, tuple[str, int]]:
     return summary
 
 
-def _letters_of(responses: Iterable[Response]) -> dict[str, tuple[int, float | None]]:
+def _extract(responses: Iterable[Response]) -> dict[str, tuple[int, float | None]]:
     return {r.probe_id: (r.choice, r.letter_share) for r in responses}
 
 

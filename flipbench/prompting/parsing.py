@@ -158,10 +158,10 @@ def parse_choice(
     if not reply and len(verbatim) == 1:  # an option such as "<table>"
         return verbatim[0]
     if "\\" in reply and (boxes := _BOXED.findall(reply)):
-        choice = _named(boxes[-1].strip(), options, labels, letters)
+        choice = _choice_by_rules(boxes[-1].strip(), options, labels, letters)
         if choice >= 0:
             return choice
-    return _named(reply, options, labels, letters, cut_off=cut_off)
+    return _choice_by_rules(reply, options, labels, letters, cut_off=cut_off)
 
 
 def normalise(text: str) -> str:
@@ -175,19 +175,25 @@ def normalise(text: str) -> str:
     return _INVISIBLE.sub("", unicodedata.normalize("NFKC", text)).translate(_PLAIN)
 
 
-def _named(
+def _choice_by_rules(
     reply: str, options: Sequence[str], labels: str, letters: str, *, cut_off: bool = False
 ) -> int:
     if not reply:
         return -1
-    rules = _candidates(reply, options, letters) if letters else _words(reply, options, labels)
+    rules = (
+        _candidates(reply, options, letters)
+        if letters
+        else _word_candidates(reply, options, labels)
+    )
     for candidates, is_cue in rules:
         if len(candidates) == 1 and (is_cue or not cut_off):
             return candidates.pop()
     return -1
 
 
-def _words(reply: str, options: Sequence[str], labels: str) -> Iterator[tuple[set[int], bool]]:
+def _word_candidates(
+    reply: str, options: Sequence[str], labels: str
+) -> Iterator[tuple[set[int], bool]]:
     """Yield the options that a reply in words names, and whether it says that they are right."""
     words = [label.casefold() for label in labels.split()]
     value = _json_answer(reply)
@@ -198,7 +204,7 @@ def _words(reply: str, options: Sequence[str], labels: str) -> Iterator[tuple[se
         yield {words.index(word)}, not remainder or value is not None
     answers = (match[1].strip(_AROUND).casefold() for match in _WORD_ANSWER.finditer(reply))
     yield {words.index(answer) for answer in answers if answer in words}, True
-    yield _texts(reply, options), False
+    yield _options_in_text(reply, options), False
 
 
 def _candidates(
@@ -210,7 +216,7 @@ def _candidates(
     yield rules.whole(plain), True
     if (value := _json_answer(reply)) is not None:
         yield rules.whole(_without_latex(value)), True
-        yield _texts(value, options), True
+        yield _options_in_text(value, options), True
         return
     lines = [" ".join(line.split()) for line in plain.splitlines()]
     plain = rules.without_denied("\n".join(filter(None, lines)))
@@ -222,7 +228,7 @@ def _candidates(
     yield rules.indices(rules.in_brackets, plain), False
     if letters.isalpha():
         yield _last_tokens(plain, letters), False
-    yield _texts(reply, options), False
+    yield _options_in_text(reply, options), False
 
 
 class _Rules:
@@ -330,7 +336,7 @@ def _last_tokens(reply: str, letters: str) -> set[int]:
     return indices
 
 
-def _texts(reply: str, options: Sequence[str]) -> set[int]:
+def _options_in_text(reply: str, options: Sequence[str]) -> set[int]:
     """Return the options whose text occurs in the reply outside any longer option's text."""
     folded = _folded(reply)
     spans = sorted(

@@ -126,12 +126,12 @@ def split_wrapped(reply: str, *, split_unknown: bool = False) -> WrappedReply:
     ' B'
     """
     ignored = ("ignored",) if split_unknown else ("ignored", "unknown")
-    marks = [m for m in map(_classified, _MARK.finditer(reply)) if m.kind not in ignored]
+    marks = [m for m in map(_classify, _MARK.finditer(reply)) if m.kind not in ignored]
     segments = _segments(reply, marks) if marks else _without_marks(reply)
-    return _chosen(reply, segments)
+    return _select_answer(reply, segments)
 
 
-def _classified(match: re.Match[str]) -> _Mark:
+def _classify(match: re.Match[str]) -> _Mark:
     name = (match["name"] or match["name2"]).replace("▁", "_").replace(" ", "_").casefold()
     closes = bool(match["slash"] or match["slash2"])
     if name in _UNUSED:
@@ -236,7 +236,7 @@ def _ends_with_answer(reply: str, marks: Sequence[_Mark]) -> bool:
     ) and not reply[closing.end :].strip()
 
 
-def _chosen(reply: str, segments: Sequence[_Segment]) -> WrappedReply:
+def _select_answer(reply: str, segments: Sequence[_Segment]) -> WrappedReply:
     """Return the segment to read: the last answer, else the last text outside any reasoning."""
     by_kind: dict[Kind, _Segment] = {}
     for segment in segments:

@@ -136,8 +136,8 @@ class ChatAPI:
         if not reasoning:
             limits.reverse()
         parameters: JsonDict = {
-            "temperature": None if reasoning else _first(request.temperature, spec.temperature),
-            "seed": _first(request.seed, spec.seed),
+            "temperature": None if reasoning else _coalesce(request.temperature, spec.temperature),
+            "seed": _coalesce(request.seed, spec.seed),
             "reasoning_effort": spec.reasoning_effort,
         }
         with self._lock:
@@ -165,15 +165,16 @@ class ChatAPI:
             return False
         message = str(problem.get("message") or "")
         if "logprobs" in parameters and _LOG_PROBS.search(f"{problem.get('param')} {message}"):
-            return self._omit("logprobs", "top_logprobs", reason=f" ({self.scrub.error(message)})")
+            reason = f" ({self.scrub.error(message)})"
+            return self._omit_parameters("logprobs", "top_logprobs", reason=reason)
         about = f"{problem.get('code') or ''} {message}".replace("_", " ")
         param = str(problem.get("param") or "").split(".")[0].split("[")[0]
-        names = [param] if param in _OPTIONAL else _named_in(message)
+        names = [param] if param in _OPTIONAL else _parameters_in(message)
         rejected = [name for name in names if name in parameters]
         # errors about schemas are worded in many ways, and replies can be parsed without one
         if not rejected or not (_REJECTED.search(about) or rejected[0] == "response_format"):
             return False
-        return self._omit(rejected[0])
+        return self._omit_parameters(rejected[0])
 
     def count(self, usage: JsonDict) -> None:
         """Add a reply's usage to `spent`."""
@@ -245,7 +246,7 @@ class ChatAPI:
                 api.UnprocessableEntityError,
                 api.PermissionDeniedError,  # OpenAI's response to a request for log-probabilities
             ) as error:
-                if self.drop_rejected(_problem(error), parameters):
+                if self.drop_rejected(_error_body(error), parameters):
                     continue
                 return self.explain(error)
             except api.OpenAIError as error:
@@ -262,7 +263,7 @@ class ChatAPI:
             return replace(reply, usage=usage) if isinstance(reply, ChatReply) else reply
         return ServiceError(f"{self.server} rejects all of {', '.join(_OPTIONAL)}")
 
-    def _omit(self, *names: str, reason: str = "") -> bool:
+    def _omit_parameters(self, *names: str, reason: str = "") -> bool:
         with self._lock:
             if not self._rejected.issuperset(names):
                 self._rejected.update(names)
@@ -273,7 +274,7 @@ class ChatAPI:
 
     def _reason(self, error: Any) -> str:
         """Return the server's message on one line, with the key removed."""
-        problem = _problem(error)
+        problem = _error_body(error)
         text = problem["message"] if isinstance(problem, dict) else None
         cause = getattr(error, "__cause__", None)
         text = str(text or getattr(error, "message", "") or error)
@@ -305,7 +306,7 @@ def recorded(parameters: JsonDict) -> JsonDict:
     return parameters | {"response_format": name}
 
 
-def _first(value: Any, default: Any) -> Any:
+def _coalesce(value: Any, default: Any) -> Any:
     return default if value is None else value
 
 
@@ -326,7 +327,7 @@ def _response_format(schema: type[BaseModel]) -> JsonDict:
     return {"type": "json_schema", "json_schema": form}
 
 
-def _problem(error: Any) -> JsonDict | None:
+def _error_body(error: Any) -> JsonDict | None:
     """Return the error in the server's response, or None.
 
     OpenAI sends ``{"error": {"message": ...}}``, which the package unwraps in part; servers built
@@ -353,7 +354,7 @@ def _problem(error: Any) -> JsonDict | None:
     }
 
 
-def _named_in(message: str) -> list[str]:
+def _parameters_in(message: str) -> list[str]:
     places = [(m.start(), n) for n in _OPTIONAL if (m := re.search(rf"\b{n}\b", message))]
     # "max_tokens is not supported; use max_completion_tokens instead" names both
     return [name for _, name in sorted(places)]

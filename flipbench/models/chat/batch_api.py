@@ -98,7 +98,7 @@ class BatchAPI:
                 unanswered = {k: r for k, r in requests.items() if _is_transient(replies.get(k))}
                 if not unanswered:
                     break
-                replies |= self._round(unanswered, images)
+                replies |= self._send_and_wait(unanswered, images)
         except _StopError as stop:
             return {
                 key: reply if isinstance(reply := replies.get(key), ChatReply) else stop.reason
@@ -109,7 +109,7 @@ class BatchAPI:
             for key, reply in replies.items()
         }
 
-    def _round(self, requests: dict[str, ChatRequest], images: ImageStore) -> _Replies:
+    def _send_and_wait(self, requests: dict[str, ChatRequest], images: ImageStore) -> _Replies:
         """Send the missing requests and wait; a request without a reply gets an error."""
         replies: _Replies = {
             key: _TransientError(f"the batch ended without a reply to {key}") for key in requests
@@ -130,7 +130,7 @@ class BatchAPI:
         parameters: dict[str, JsonDict] = {}
         for key, request in requests.items():
             try:
-                line = self._line(key, request, images)
+                line = self._input_line(key, request, images)
             except FlipbenchError as error:
                 replies[key] = error
                 continue
@@ -153,7 +153,7 @@ class BatchAPI:
         if parameters:
             yield path, parameters
 
-    def _line(self, key: str, request: ChatRequest, images: ImageStore) -> bytes:
+    def _input_line(self, key: str, request: ChatRequest, images: ImageStore) -> bytes:
         body = self.api.body(request, images)
         row = {"custom_id": key, "method": "POST", "url": ENDPOINT, "body": body}
         return json.dumps(row, ensure_ascii=False).encode() + b"\n"
@@ -163,7 +163,9 @@ class BatchAPI:
         client = self.api.client.with_options(timeout=_FILE_SECONDS)
         uploaded = self._call(client.files.create, file=path, purpose="batch")
         shard = Shard(
-            name=path.stem.split(".")[0], sent=parameters, file_id=self._text(uploaded, "id")
+            name=path.stem.split(".")[0],
+            sent=parameters,
+            file_id=self._required_text(uploaded, "id"),
         )
         self.folder.keep(shard)
         path.unlink()
@@ -184,10 +186,10 @@ class BatchAPI:
                 if isinstance(stop.reason, PrerequisiteError) or not n_left:
                     raise
                 time.sleep(self.poll_seconds)
-                if adopted := self._adopt(shard):
+                if adopted := self._find_batch(shard):
                     return adopted
                 continue
-            batch_id = self._text(batch, "id")
+            batch_id = self._required_text(batch, "id")
             log.info("batch %s: %d requests sent", batch_id, len(shard.sent))
             return self.folder.keep(shard, batch_id=batch_id)
         raise AssertionError("the last attempt either returns or raises")
@@ -199,13 +201,13 @@ class BatchAPI:
         collected = [shard for shard in shards if shard.collected]
         for shard in list(pending.values()):
             if shard.batch_id is None:  # killed between upload and creation of the batch
-                pending[shard.name] = self._adopt(shard) or self._create(shard)
+                pending[shard.name] = self._find_batch(shard) or self._create(shard)
         n_failed = 0
         while pending:
             for shard in list(pending.values()):
                 try:
                     batch = self._call(self.api.client.batches.retrieve, shard.batch_id)
-                    status = self._text(batch, "status")
+                    status = self._required_text(batch, "status")
                     if status in _ENDED:
                         collected.append(self._collect(pending[shard.name], batch, status))
                         del pending[shard.name]
@@ -226,12 +228,12 @@ class BatchAPI:
                         raise
                     log.warning("batch %s: %s; trying again", shard.batch_id, stop.reason)
             if pending and time.monotonic() >= end:
-                raise self._overdue(list(pending.values()))
+                raise self._overdue_error(list(pending.values()))
             if pending:
                 time.sleep(self.poll_seconds)
         return collected
 
-    def _overdue(self, pending: Sequence[Shard]) -> _StopError:
+    def _overdue_error(self, pending: Sequence[Shard]) -> _StopError:
         """Return the error for batches that do not end."""
         states = ", ".join(
             f"{shard.batch_id} is still {self.api.scrub.error(repr(shard.status))}"
@@ -246,7 +248,7 @@ class BatchAPI:
             )
         )
 
-    def _adopt(self, shard: Shard) -> Shard | None:
+    def _find_batch(self, shard: Shard) -> Shard | None:
         """Find the batch that was created from a shard's file just before a kill."""
 
         async def newest_batches() -> list[Any]:
@@ -259,7 +261,7 @@ class BatchAPI:
 
         for batch in self._call(newest_batches):
             if getattr(batch, "input_file_id", None) == shard.file_id:
-                return self.folder.keep(shard, batch_id=self._text(batch, "id"))
+                return self.folder.keep(shard, batch_id=self._required_text(batch, "id"))
         return None
 
     def _collect(self, shard: Shard, batch: Any, status: str) -> Shard:
@@ -267,7 +269,7 @@ class BatchAPI:
         for kind in ("output", "error"):
             name = f"{kind}_file_id"
             if getattr(batch, name, None):
-                content = self._call(client.files.content, self._text(batch, name))
+                content = self._call(client.files.content, self._required_text(batch, name))
                 self.folder.keep_rows(shard, kind, self.api.scrub.lines(content.content))
         problems = getattr(getattr(batch, "errors", None), "data", None)
         if not isinstance(problems, list):
@@ -313,7 +315,7 @@ class BatchAPI:
         self, row: JsonDict, request: ChatRequest, parameters: JsonDict
     ) -> tuple[ChatReply | Exception, JsonDict]:
         """Read one line of an output or error file: the reply and its usage."""
-        response = _dict(row.get("response"))
+        response = _as_dict(row.get("response"))
         body = response.get("body")
         status = response.get("status_code")
         if status == 200:
@@ -326,7 +328,7 @@ class BatchAPI:
             if isinstance(reply, ChatReply):
                 return replace(reply, usage=usage), usage
             return reply, usage
-        problem = _dict(row.get("error")) or _dict(_dict(body).get("error"))
+        problem = _as_dict(row.get("error")) or _as_dict(_as_dict(body).get("error"))
         code, message = (str(problem.get(name) or "") for name in ("code", "message"))
         if not problem:
             message = str(row.get("error") or body or "the reply is malformed")
@@ -341,7 +343,7 @@ class BatchAPI:
         status_or_code = self.api.scrub.error(str(status or code or "no status"))
         return kind(f"{self.api.server}, in a batch: {status_or_code}: {message}"), {}
 
-    def _text(self, thing: Any, name: str) -> str:
+    def _required_text(self, thing: Any, name: str) -> str:
         """Return a text that the server must send, such as a batch's id, without the key."""
         value = getattr(thing, name, None)
         if isinstance(value, str) and value:
@@ -474,7 +476,7 @@ class _StopError(Exception):
         self.reason = reason
 
 
-def _dict(value: Any) -> JsonDict:
+def _as_dict(value: Any) -> JsonDict:
     return value if isinstance(value, dict) else {}
 
 

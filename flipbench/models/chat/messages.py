@@ -245,7 +245,8 @@ def read_reply(
     except ValidationError as error:
         place = [str(part) for part in error.errors()[0]["loc"] if part not in _UNION_TYPES]
         odd = f"; {'.'.join(place)} is malformed" if place else ""
-        return ServiceError(f"the server's reply is not a chat completion: {_short(body)}{odd}"), {}
+        problem = f"the server's reply is not a chat completion: {_excerpt(body)}{odd}"
+        return ServiceError(problem), {}
     usage = _usage(body, spec, request, parameters, price_factor)
     if not body["choices"]:
         return ServiceError("the server's reply contains no choices"), usage
@@ -257,7 +258,7 @@ def read_reply(
     if reason in _BROKEN_OFF:
         return ServiceError(f"the server broke off the reply (finish_reason: {reason})"), usage
     if request.prompt_log_probs:
-        return _prompt(body.get("prompt_logprobs"), usage), usage
+        return _prompt_reply(body.get("prompt_logprobs"), usage), usage
     text = _visible_text(message.get("content")) or message.get("refusal") or ""
     limit = request.limit(spec)
     max_characters = _MOST_CHARACTERS + _MOST_CHARACTERS_PER_TOKEN * limit
@@ -268,7 +269,7 @@ def read_reply(
     if request.max_tokens is not None:
         return _answer(message, text, log_probs, reason, usage, spec, request), usage
     if message.get("refusal"):
-        return ServiceError(f"the model refused: {_short(message['refusal'])}"), usage
+        return ServiceError(f"the model refused: {_excerpt(message['refusal'])}"), usage
     reply = answer_text(text).strip()
     if reason == "length" and reply:
         return ServiceError(
@@ -294,7 +295,7 @@ def _answer(
         tokens = [most_likely(token) for token in log_probs or []]
         log_p_reply = [float(token["logprob"]) for token in log_probs or []]
     except INVALID as error:
-        return _invalid(error)
+        return _invalid_log_probs(error)
     wrapped = split_wrapped(text)
     visible = wrapped.answer if wrapped.reasoning or not wrapped.finished else text
     is_hidden = bool(_has_reasoning(message) or usage.get("reasoning_tokens"))
@@ -346,15 +347,15 @@ def _why_empty(
     )
 
 
-def _prompt(rows: Any, usage: JsonDict) -> ChatReply | ServiceError:
+def _prompt_reply(rows: Any, usage: JsonDict) -> ChatReply | ServiceError:
     try:
         return ChatReply("", usage, prompt_tokens=prompt_tokens(rows, usage.get("prompt_tokens")))
     except INVALID as error:
-        return _invalid(error)
+        return _invalid_log_probs(error)
 
 
-def _invalid(error: Exception) -> ServiceError:
-    return ServiceError(f"the server's log-probabilities are invalid ({_short(repr(error))})")
+def _invalid_log_probs(error: Exception) -> ServiceError:
+    return ServiceError(f"the server's log-probabilities are invalid ({_excerpt(repr(error))})")
 
 
 def _usage(
@@ -391,7 +392,7 @@ def _parsed(text: str, schema: type[BaseModel] | None) -> BaseModel | None:
     return None
 
 
-def _short(value: Any) -> str:
+def _excerpt(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text if len(text) <= 200 else f"{text[:200]}..."
 

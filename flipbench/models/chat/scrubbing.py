@@ -120,7 +120,7 @@ class Scrubber:
         parts, position = [], 0
         for mask in _MASK.finditer(text):
             start, end = mask.span()
-            if start < position or not self._shows(
+            if start < position or not self._reveals_key(
                 text[max(position, start - _MAX_PART) : start], text[end : end + 5]
             ):
                 continue
@@ -132,7 +132,7 @@ class Scrubber:
             position = part.end() if part else end
         return "".join([*parts, text[position:]])
 
-    def _shows(self, prefix: str, suffix: str) -> bool:
+    def _reveals_key(self, prefix: str, suffix: str) -> bool:
         """Whether a text ends as the key begins, or either text has five letters of the key."""
         if prefix[-3:] in self._key and len(prefix) > 2:
             longest = min(len(prefix), len(self._key))

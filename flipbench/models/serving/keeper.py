@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, end)
     child = subprocess.Popen(
-        arguments[1:], stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_die_with_me
+        arguments[1:], stdin=subprocess.DEVNULL, start_new_session=True, preexec_fn=_end_with_parent
     )
     while child.poll() is None and not is_over and os.getppid() == parent:
         if select.select([0], [], [], _POLL)[0] and not os.read(0, 1):
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     return status if status >= 0 else 128 - status  # as shells say it
 
 
-def _die_with_me() -> None:
+def _end_with_parent() -> None:
     with contextlib.suppress(OSError, AttributeError):  # Linux alone has it
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 

@@ -74,7 +74,7 @@ class ManagedVLM:
     ) -> None:
         self.weights, self.engine, self.name, self._servers = weights, engine, name, servers
         self._path = resolve_path(weights.path)
-        self.local_fingerprint = local_fingerprint or self._hashed()
+        self.local_fingerprint = local_fingerprint or self._hash_files()
         self.fingerprint = served_fingerprint(self.local_fingerprint, engine)
         self._record = responses / self.fingerprint / RECORD
         self._model: APIVLM | None = None
@@ -83,7 +83,7 @@ class ManagedVLM:
         """Return what the server supports: as recorded, or as found by asking it."""
         if servers := self.servers_used:
             return frozenset(servers[-1]["can"])
-        return self._ready().can
+        return self._running_model().can
 
     can: Any = cached_property(_capabilities)
 
@@ -98,7 +98,7 @@ class ManagedVLM:
 
     def ask(self, probes: Sequence[Probe], images: ImageStore) -> list[Response | Exception]:
         """Answer a batch, in order; a server that does not start, or ends, concerns all."""
-        answers = self._ready().ask(probes, images)
+        answers = self._running_model().ask(probes, images)
         if any(isinstance(answer, Exception) for answer in answers):
             self._servers.start(self._served).check()
         return answers
@@ -128,7 +128,7 @@ class ManagedVLM:
         from flipbench.models.vlm.processors import load_processor
 
         check_executable(self.engine.executable)
-        if self._hashed() != self.local_fingerprint:
+        if self._hash_files() != self.local_fingerprint:
             raise DataError(
                 f"{self._path}: not the weights that the run's record of {self.name} names: a file"
                 " was altered; restore it, or delete the folder and run 'flipbench contaminate'"
@@ -163,7 +163,7 @@ class ManagedVLM:
                     " whose preprocessor_config.json names LlavaImageProcessor with do_pad"
                 )
 
-    def _hashed(self) -> str:
+    def _hash_files(self) -> str:
         check_files(self._path)
         weights = self.weights
         return fingerprint(
@@ -180,7 +180,7 @@ class ManagedVLM:
         dtype, trust = self.weights.dtype, self.weights.trust_remote_code
         return Served(base, at.get("revision"), dtype, trust, self.engine)
 
-    def _ready(self) -> APIVLM:
+    def _running_model(self) -> APIVLM:
         """Return the model behind the running server, with its adapter loaded."""
         if self._model is None:
             try:
@@ -211,10 +211,10 @@ class ManagedVLM:
             self._model = APIVLM(spec, self.name)
             self._model.fingerprint = self.fingerprint
             version = (process.request("/version") or {}).get("version", "unknown")
-            self._note(str(version), self._model.letters, self._model.can)
+            self._record_server(str(version), self._model.letters, self._model.can)
         return self._model
 
-    def _note(self, version: str, letters: str, can: frozenset[Capability]) -> None:
+    def _record_server(self, version: str, letters: str, can: frozenset[Capability]) -> None:
         """Record the server beside the responses; refuse one that reads letters differently."""
         served, engine = self._served, self.engine
         description: dict[str, Any] = {

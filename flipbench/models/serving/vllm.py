@@ -34,7 +34,7 @@ BASE = "base"
 _HOST = "127.0.0.1"
 _GRACE = 20.0  # seconds between SIGTERM and SIGKILL
 _LINES = 12  # of the log, in a message
-_OURS = ("PYTHONPATH", "PYTHONHOME")  # not for a server, which has an environment of its own
+_PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME")  # a server has its own environment
 _DIRECT = urllib.request.build_opener(  # it is on this machine
     urllib.request.ProxyHandler({}), SameServer("engine.executable")
 )
@@ -101,6 +101,7 @@ class ServerProcess:
         self.name, self.log = name, log
         port = _free_port()
         self.url = f"http://{_HOST}:{port}"
+        inherited = {k: v for k, v in os.environ.items() if k not in _PYTHON_VARIABLES}
         keeper_command = [sys.executable, "-I", keeper.__file__, str(_GRACE)]
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +111,7 @@ class ServerProcess:
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env={k: v for k, v in os.environ.items() if k not in _OURS} | {**environment},
+                    env=inherited | {**environment},
                     start_new_session=True,
                 )
         except OSError as error:
@@ -208,7 +209,7 @@ class VLLMServers:
         name = re.sub(r"[^\w.-]+", "-", served.path).strip("-")[-80:]
         output = self.folder / f"vllm-{name}-{os.getpid()}.log"
         log.info("%s: starting vLLM; log: %s", served.path, output)
-        _reach_this_machine()
+        _bypass_proxy()
         process = ServerProcess("vLLM", served.command, served.environment, output)
         atexit.register(self.stop)
         self._process, self._served = process, served
@@ -250,7 +251,7 @@ def check_executable(executable: str) -> None:
         )
 
 
-def _reach_this_machine() -> None:
+def _bypass_proxy() -> None:
     """Let no proxy stand between this process and its server."""
     for name in ("no_proxy", "NO_PROXY"):
         hosts = os.environ.get(name, "")

@@ -96,7 +96,7 @@ def _check_architecture(model: Any, folder: str) -> None:
 
 def _stored_names(file: Path) -> list[str]:
     with safe_open(file, framework="pt") as tensors:
-        return [_plain(name) for name in tensors.keys()]  # noqa: SIM118
+        return [_unwrapped_name(name) for name in tensors.keys()]  # noqa: SIM118
 
 
 def _place(peft: Any, adapted: Any, file: Path, only_shapes: bool) -> Placement:
@@ -161,7 +161,7 @@ class CurrentNames:
         """
         if stored_name in self._expected:
             return stored_name
-        plain = _plain(stored_name)
+        plain = _unwrapped_name(stored_name)
         *stem, second, last_part = ".".join(["", "", plain]).split(".")
         without = (stem + [last_part], stem + [second], stem)  # the adapter's name inside
         saved = re.sub(r"\.modules_to_save\.[^.]+", "", plain)
@@ -171,7 +171,7 @@ class CurrentNames:
         )
 
 
-def _plain(name: str) -> str:
+def _unwrapped_name(name: str) -> str:
     """Return a stored name without what wraps the model."""
     return _WRAPPERS.sub("", name).removeprefix(_PREFIX)
 
@@ -211,8 +211,8 @@ def _translate_patterns(config: Any, model: Any, stored_names: Iterable[str]) ->
         config.target_modules = [
             name
             for name in modules
-            if _fits(config.target_modules, name)
-            and not (isinstance(excluded, str) and _fits(excluded, name))
+            if _matches_older_name(config.target_modules, name)
+            and not (isinstance(excluded, str) and _matches_older_name(excluded, name))
         ]
         config.exclude_modules = None if isinstance(excluded, str) else excluded
     for field in ("rank_pattern", "alpha_pattern"):
@@ -221,5 +221,5 @@ def _translate_patterns(config: Any, model: Any, stored_names: Iterable[str]) ->
             setattr(config, field, {current.get(k, k): value for k, value in patterns.items()})
 
 
-def _fits(pattern: str, module: str) -> bool:
+def _matches_older_name(pattern: str, module: str) -> bool:
     return any(re.fullmatch(pattern, name) for name in older_names(module))

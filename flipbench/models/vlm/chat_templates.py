@@ -39,7 +39,7 @@ def try_template(reader: Any, name: str) -> None:
     tokenizer = getattr(reader, "tokenizer", reader)
     tokens = getattr(tokenizer, "special_tokens_map", {})
     for template in templates.values() if isinstance(templates, dict) else [templates]:
-        problem = _problem(template, json.dumps(tokens, default=str, sort_keys=True))
+        problem = _template_problem(template, json.dumps(tokens, default=str, sort_keys=True))
         if problem:
             raise PrerequisiteError(
                 f"{name}: its chat template {problem}; copy chat_template.jinja from the original"
@@ -48,7 +48,7 @@ def try_template(reader: Any, name: str) -> None:
 
 
 @functools.cache
-def _problem(template: str, tokens: str) -> str:
+def _template_problem(template: str, tokens: str) -> str:
     """Return what is wrong with a template; empty if nothing is."""
     values = {key: value for key, value in json.loads(tokens).items() if isinstance(value, str)}
     trial = json.dumps({"template": template, "tokens": values, "chats": _CHATS})

@@ -53,21 +53,21 @@ class Conversation:
     def render(self, prompt: str, n_images: int) -> str:
         """Return the text for the processor, with chat template."""
         if self.processor.chat_template:
-            return self._templated(prompt, n_images, add_generation_prompt=True)
+            return self._apply_template(prompt, n_images, add_generation_prompt=True)
         images = self.family.image * n_images
         return self.family.prompt.replace("{images}", images).replace("{prompt}", prompt)
 
     def completion(self, reply: str) -> str:
         """Return ``reply`` as it follows a prompt, including the end token."""
-        return self._written_reply.replace(_REPLY, reply)
+        return self._reply_format.replace(_REPLY, reply)
 
     @property
-    def _written_reply(self) -> str:
+    def _reply_format(self) -> str:
         if not self.processor.chat_template:
             return self.family.reply.format(reply=_REPLY) + (self.tokenizer.eos_token or "")
-        turn = self._templated("?", 0, add_generation_prompt=False)
-        opened = self._templated("?", 0, add_generation_prompt=True)
-        chat = self._templated("?", 0, reply=_REPLY)
+        turn = self._apply_template("?", 0, add_generation_prompt=False)
+        opened = self._apply_template("?", 0, add_generation_prompt=True)
+        chat = self._apply_template("?", 0, reply=_REPLY)
         if chat.startswith(opened):
             return chat[len(opened) :]
         if chat.startswith(turn) and opened.startswith(turn) and _REPLY in chat:
@@ -77,7 +77,7 @@ class Conversation:
             " flipbench cannot determine where the reply begins"
         )
 
-    def _templated(
+    def _apply_template(
         self, prompt: str, n_images: int, *, reply: str | None = None, **options: bool
     ) -> str:
         """Return a chat in the template's format: images first, then text, as in training."""
@@ -108,7 +108,7 @@ class Conversation:
         separately, since generation continues from complete tokens.
         """
         prompt = self.render("?", 0)
-        lead = self._written_reply.partition(_REPLY)[0]
+        lead = self._reply_format.partition(_REPLY)[0]
         texts = [lead + reply for reply in replies]
         n_before = len(ids_before := self._ids([prompt])[0])
         full = self._ids([prompt + text for text in texts])

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import GenerationConfig, LogitsProcessor, StoppingCriteria
+from transformers import GenerationConfig, LogitsProcessor
 
 from flipbench.core.randomness import generator
 from flipbench.core.records import Probe
@@ -91,18 +91,6 @@ class Decoding(LogitsProcessor):  # type: ignore[misc]
             }
             rows.append(TokenStatistics(**parts).fields(every_token=True))
         return rows
-
-
-class Limits(StoppingCriteria):  # type: ignore[misc]
-    """Ends each row's reply at its own limit of tokens, shape (B,), after ``n_prompt`` others."""
-
-    def __init__(self, limits: Sequence[int], n_prompt: int) -> None:
-        self._limits, self._n_prompt = torch.tensor(limits), n_prompt
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **_: object) -> torch.Tensor:
-        """Return which rows end here, shape (B,)."""
-        n_new = input_ids.shape[1] - self._n_prompt
-        return (self._limits <= n_new).to(input_ids.device)
 
 
 def sample(logits: torch.Tensor, temperatures: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+from transformers import GenerationConfig, LogitsProcessorList
 
 from flipbench.config.local_models import ImagePadding, ModelConfig, Quantization
 from flipbench.core.errors import DataError, FlipbenchError, PrerequisiteError
@@ -26,7 +26,7 @@ from flipbench.models.vlm.checkpoints import (
     resolve_path,
 )
 from flipbench.models.vlm.conversation import RAW, Conversation, append_replies
-from flipbench.models.vlm.decoding import Decoding, Limits, plain_generation
+from flipbench.models.vlm.decoding import Decoding, plain_generation
 from flipbench.models.vlm.families import EVERYTHING, family_of, is_encoder_decoder
 from flipbench.models.vlm.loading import architecture, load_model, usable_device
 from flipbench.models.vlm.prefill import Prefiller, PrefillRequest, can_share, left_padded
@@ -205,7 +205,7 @@ class HuggingFaceVLM:
                     i for i in result.prefixes if tasks[i].probe.token_statistics is with_statistics
                 ]
                 for batch in batched(rows, ROWS_AT_ONCE):
-                    inputs = prefiller.continued([result.prefixes[i] for i in batch])
+                    inputs = prefiller.generation_inputs([result.prefixes[i] for i in batch])
                     answers |= self._generate({i: tasks[i] for i in batch}, inputs)
         return answers
 
@@ -307,7 +307,6 @@ class HuggingFaceVLM:
             **inputs,
             generation_config=GenerationConfig(max_new_tokens=max(limits), do_sample=False),
             logits_processor=LogitsProcessorList([decoding]),
-            stopping_criteria=StoppingCriteriaList([Limits(limits, n_prompt)]),
         )
         new_ids = [row[:n] for row, n in zip(ids[:, n_prompt:].tolist(), limits, strict=True)]
         texts = self.tokenizer.batch_decode(new_ids, skip_special_tokens=True)

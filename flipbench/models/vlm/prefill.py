@@ -277,7 +277,7 @@ class Prefiller:
         """Read some trees, each after its pictures, in one forward pass."""
         n_before = max(len(prefix.ids) for prefix, _ in trees)
         width = max(len(tree.tokens) for _, tree in trees)
-        cache = stacked([prefix.layers for prefix, _ in trees], n_before, width)
+        cache = stacked_cache([prefix.layers for prefix, _ in trees], n_before, width)
         states_btd = None
         if width:
             generates = any(requests[key].n_new for _, tree in trees for key in tree.paths)
@@ -337,7 +337,7 @@ class Prefiller:
             "position_ids": positions_bt,
         }
 
-    def continued(self, prefixes: Sequence[Prefix]) -> dict[str, Any]:
+    def generation_inputs(self, prefixes: Sequence[Prefix]) -> dict[str, Any]:
         """Return inputs, padded left, with which ``generate`` continues texts.
 
         They are valid until the next call, since the model itself keeps the shift of its positions.
@@ -349,7 +349,7 @@ class Prefiller:
         inputs = left_padded([[*prefix.ids, prefix.last_id] for prefix in prefixes], self._pad)
         inputs = {name: values.to(device) for name, values in inputs.items()}
         width = inputs["input_ids"].shape[1] - 1
-        if cache := stacked([prefix.layers for prefix in prefixes], width):
+        if cache := stacked_cache([prefix.layers for prefix in prefixes], width):
             inputs["past_key_values"] = cache
         return inputs
 
@@ -381,11 +381,11 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Add tokens, shape (B, heads, n, head size); return all keys and values."""
-        self.keys = self._added(0, self.keys, key_states)
-        self.values = self._added(1, self.values, value_states)
+        self.keys = self._append(0, self.keys, key_states)
+        self.values = self._append(1, self.values, value_states)
         return self.keys, self.values
 
-    def _added(self, part: int, kept_states: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
+    def _append(self, part: int, kept_states: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
         n, n_all = kept_states.shape[-2], kept_states.shape[-2] + added.shape[-2]
         buffer = self._held[part]
         if (
@@ -399,7 +399,7 @@ class PreallocatedLayer(DynamicLayer):  # type: ignore[misc]
         return buffer[..., :n_all, :]
 
 
-def stacked(rows: Sequence[Layers], width: int, room: int = ROOM) -> Any:
+def stacked_cache(rows: Sequence[Layers], width: int, room: int = ROOM) -> Any:
     """Return the keys and values of some rows as a cache, padded left; None if it were empty."""
     if not width:
         return None

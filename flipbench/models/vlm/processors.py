@@ -94,14 +94,14 @@ def load_processor(
             f"{path}: cannot load its processor ({first_line(error)}); a checkpoint's folder needs"
             " its preprocessor_config.json and tokenizer, too"
         ) from error
-    _complete(processor)
+    _fill_defaults(processor)
     try_template(processor, str(path))
     if padding_of(str(path), image_padding, revision) == "square":
         pad_to_square(processor)
     return processor
 
 
-def _complete(processor: Any) -> None:
+def _fill_defaults(processor: Any) -> None:
     """Take a missing chat template from the tokenizer; any token will do for padding."""
     tokenizer = getattr(processor, "tokenizer", None)
     if tokenizer is None:

@@ -67,8 +67,8 @@ class APIVLM:
         self.reported_model = str(trial.usage.get("model") or spec.model)
         self._temperature = trial.usage["sent"].get("temperature")
         self._label_ids: dict[str, tuple[int, ...]] = {}
-        scores = has_log_probs and self._scores()
-        self._exact = scores and self._names_tokens()
+        scores = has_log_probs and self._can_score_text()
+        self._exact = scores and self._can_name_tokens()
         self.letters = "exact" if self._exact else "most likely"
         can: set[Capability] = {"generate", "text_only"}
         if has_log_probs:
@@ -98,11 +98,14 @@ class APIVLM:
         supported = [i for i, probe in enumerate(probes) if needs_of(probe) <= self.can]
         accepted_probes = [probes[i] for i in supported]
         if self._exact:
-            self._learn(
+            self._fetch_label_ids(
                 {label for p in accepted_probes if p.ask == "choose" for label in _labels(p)}
             )
         prompts = dict.fromkeys((p.prompt, p.images) for p in accepted_probes if p.ask == "score")
-        requests = [*map(self._request, accepted_probes), *(_given(*prompt) for prompt in prompts)]
+        requests = [
+            *map(self._request, accepted_probes),
+            *(_score_request(*prompt) for prompt in prompts),
+        ]
         replies = self._chat.ask(requests, images)
         prompt_replies = dict(zip(prompts, replies[len(accepted_probes) :], strict=True))
         by_row = dict(zip(supported, replies, strict=False))
@@ -113,7 +116,7 @@ class APIVLM:
 
     def _request(self, probe: Probe) -> ChatRequest:
         if probe.ask == "score":
-            return _given(probe.prompt, probe.images, probe.continuation.strip())
+            return _score_request(probe.prompt, probe.images, probe.continuation.strip())
         choose, sampled = probe.ask == "choose", probe.temperature > 0
         ids = self._letter_ids(probe)
         top = self.spec.top_logprobs if choose or probe.token_statistics else 0
@@ -235,16 +238,16 @@ class APIVLM:
             log.warning("%s: it supports generate, but not choose", problem)
         return reply, has_log_probs
 
-    def _scores(self) -> bool:
+    def _can_score_text(self) -> bool:
         """Return whether the server returns log-probabilities of a given text."""
         if self.spec.prompt_logprobs is False:
             return False
         problem = f"{self._chat.server} scores no given texts for {self.spec.model}"
-        (reply,) = self._chat.ask([_given(_TRIAL)], ImageStore(Path()))
+        (reply,) = self._chat.ask([_score_request(_TRIAL)], ImageStore(Path()))
         if isinstance(reply, Exception):
             problem += f" ({reply})"
         elif reply.prompt_tokens:
-            reason = self._learn(set(_TRIAL_LETTERS))
+            reason = self._fetch_label_ids(set(_TRIAL_LETTERS))
             if not reason:
                 return True
             problem += f" ({reason})"
@@ -256,12 +259,15 @@ class APIVLM:
         log.info("%s: detectors that read likelihoods do not apply", problem)
         return False
 
-    def _learn(self, labels: set[str]) -> Exception | None:
+    def _fetch_label_ids(self, labels: set[str]) -> Exception | None:
         """Ask for the tokens of labels as replies; return why one of them stays unknown."""
         unknown_labels = sorted(labels - self._label_ids.keys())
         if not unknown_labels:
             return None
-        requests = [_given(_TRIAL), *(_given(_TRIAL, reply=label) for label in unknown_labels)]
+        requests = [
+            _score_request(_TRIAL),
+            *(_score_request(_TRIAL, reply=label) for label in unknown_labels),
+        ]
         prompt_reply, *replies = self._chat.ask(requests, ImageStore(Path()))
         reason: Exception | None = None
         for label, reply in zip(unknown_labels, replies, strict=True):
@@ -275,7 +281,7 @@ class APIVLM:
             reason = reason or failed
         return reason
 
-    def _names_tokens(self) -> bool:
+    def _can_name_tokens(self) -> bool:
         """Return whether the server returns log-probabilities of the tokens that are named."""
         ids = tuple(self._label_ids[letter][0] for letter in _TRIAL_LETTERS)
         if len(set(ids)) < len(ids):
@@ -285,7 +291,7 @@ class APIVLM:
         return isinstance(reply, ChatReply) and None not in by_id(reply.first_tokens, ids)
 
 
-def _given(prompt: str, images: tuple[ImageRef, ...] = (), reply: str = "") -> ChatRequest:
+def _score_request(prompt: str, images: tuple[ImageRef, ...] = (), reply: str = "") -> ChatRequest:
     """Return the request for the log-probabilities of a prompt, and of a reply's beginning."""
     return ChatRequest("", prompt, images, max_tokens=1, reply=reply, prompt_log_probs=True)
 

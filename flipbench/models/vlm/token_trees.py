@@ -56,7 +56,7 @@ def token_trees(sequences: Mapping[int, Sequence[int]], max_tokens: int) -> list
         len(commonprefix([previous, ids])) for (previous, _), (ids, _) in itertools.pairwise(rows)
     ]
     trees = list[TokenTree]()
-    for begin, end in _cuts([len(ids) for ids, _ in rows], common, max_tokens):
+    for begin, end in _split_points([len(ids) for ids, _ in rows], common, max_tokens):
         tree, path = TokenTree(), list[int]()
         for (ids, row), shared in zip(rows[begin:end], common[begin:end], strict=True):
             n = shared if tree.paths else 0
@@ -69,7 +69,9 @@ def token_trees(sequences: Mapping[int, Sequence[int]], max_tokens: int) -> list
     return trees
 
 
-def _cuts(lengths: Sequence[int], common: Sequence[int], max_tokens: int) -> list[tuple[int, int]]:
+def _split_points(
+    lengths: Sequence[int], common: Sequence[int], max_tokens: int
+) -> list[tuple[int, int]]:
     """Return where trees begin and end, so that what they repeat is short, and they are few."""
     best = [(0, 0, 0)]  # of the first sequences: repeated tokens, trees, where the last one begins
     for end in range(1, len(lengths) + 1):

@@ -106,7 +106,7 @@ def test_shards_are_limited_by_requests(
 def test_shards_are_limited_by_bytes(
     server: OpenAIServer, store: ImageStore, tmp_path: Path
 ) -> None:
-    one = len(batch_api(server, tmp_path)._line("0" * 24, questions(1)[0], store))
+    one = len(batch_api(server, tmp_path)._input_line("0" * 24, questions(1)[0], store))
     batch = batch_api(server, tmp_path / "batches", max_bytes=2 * one)
     long = ChatRequest("Describe.", "x" * 2 * one)
     *good, bad = batch.ask([*questions(5), long], store)

@@ -184,10 +184,10 @@ def test_letters_that_another_version_reads_differently_are_not_mixed(
     old = [{"version": "0.9", "letters": "most likely", "can": ["choose", "generate"]}]
     record.write_text(json.dumps(old))
     with pytest.raises(PrerequisiteError, match=r"vLLM 0\.9, which reads letters by most likely"):
-        model._note("1.0", "exact", model.can)
-    model._note("1.0", "most likely", model.can)
+        model._record_server("1.0", "exact", model.can)
+    model._record_server("1.0", "most likely", model.can)
     assert [used["version"] for used in model.servers_used] == ["0.9", "1.0"]
-    model._note("1.0", "most likely", model.can)  # again
+    model._record_server("1.0", "most likely", model.can)  # again
     assert len(model.servers_used) == 2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from transformers.cache_utils import DynamicLayer
 
-from flipbench.models.vlm.prefill import ROOM, PreallocatedLayer, stacked
+from flipbench.models.vlm.prefill import ROOM, PreallocatedLayer, stacked_cache
 
 HEADS, SIZE = 2, 3
 
@@ -18,7 +18,7 @@ def some(n: int, seed: int, rows: int = 2) -> tuple[torch.Tensor, torch.Tensor]:
 
 def both(n: int = 5) -> tuple[PreallocatedLayer, DynamicLayer]:
     """Return a layer with room and one of transformers, with the same n tokens."""
-    (roomy,) = stacked([[(k, v)] for k, v in zip(*some(n, 0), strict=True)], n).layers
+    (roomy,) = stacked_cache([[(k, v)] for k, v in zip(*some(n, 0), strict=True)], n).layers
     plain = DynamicLayer()
     plain.update(*some(n, 0))
     return roomy, plain
@@ -56,6 +56,6 @@ def test_rows_are_chosen_and_tokens_removed_as_in_the_layer_of_transformers() ->
 
 def test_shorter_rows_are_padded_on_the_left() -> None:
     long, short = ([(torch.ones(HEADS, n, SIZE), torch.ones(HEADS, n, SIZE))] for n in (4, 1))
-    (layer,) = stacked([long, short, []], 4, room=0).layers
+    (layer,) = stacked_cache([long, short, []], 4, room=0).layers
     filled = [[1, 1, 1, 1], [0, 0, 0, 1], [0, 0, 0, 0]]
     assert layer.keys[:, 0, :, 0].tolist() == filled == layer.values[:, 1, :, 2].tolist()

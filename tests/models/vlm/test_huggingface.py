@@ -237,7 +237,7 @@ def test_log_probs_are_never_nan(
 def test_letters_that_share_their_first_token_are_refused(
     vlm: HuggingFaceVLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(type(vlm.conversation), "_written_reply", " red [reply]")
+    monkeypatch.setattr(type(vlm.conversation), "_reply_format", " red [reply]")
     with pytest.raises(PrerequisiteError, match="ask: generate"):
         vlm.conversation.letter_ids(3)
 
