@@ -110,19 +110,6 @@ def test_the_example_claim_on_the_demo_holds() -> None:
     assert checked.outcome == "supported", checked
 
 
-def test_what_does_not_exist_is_found() -> None:
-    text = (
-        "see configs/none.yaml, `nowhere.py`, [x](none.md) and `flipbench.core.run.Nothing`;"
-        " `flipbench fly`, `flipbench run x --fast` or `python -m flipbench.cli swim --now`;"
-        " and flipbench makes, README.md; studies.nowhere"
-    )
-    assert missing_paths(text) == ["configs/none.yaml"]
-    assert missing_files(text, ROOT) == ["nowhere.py"]
-    assert missing_links(text, ROOT) == ["none.md"]
-    assert missing_modules(text) == ["flipbench.core.run.Nothing", "studies.nowhere"]
-    assert unknown_commands(text) == ["fly", "run --fast", "swim"]
-
-
 def examples_of(page: Path) -> doctest.DocTest:
     """Return a page's statements as a doctest: what one prints is in the comments below it.
 

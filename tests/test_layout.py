@@ -157,25 +157,6 @@ def arrows() -> dict[str, dict[str, set[str]]]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("source", "package", "expected"),
-    [
-        ("import flipbench.filters.decide", "flipbench.generate", "flipbench.filters.decide"),
-        ("from flipbench.filters import decide", "flipbench", "flipbench.filters.decide"),
-        ("from ..filters import decide", "flipbench.generate", "flipbench.filters.decide"),
-        ("from .flip import draw", "flipbench.generate", "flipbench.generate.flip"),
-        ("def f():\n    import flipbench.core", "flipbench", "flipbench.core"),
-        ("importlib.import_module('flipbench.core.run')", "flipbench", "flipbench.core.run"),
-    ],
-)
-def test_every_kind_of_import_is_seen(source: str, package: str, expected: str) -> None:
-    assert expected in imported_modules(source, package)
-
-
-def test_text_that_looks_like_an_import_is_not_one() -> None:
-    assert imported_modules("# import flipbench.core\nx = 'flipbench.core'", "flipbench") == set()
-
-
 def test_every_room_is_in_the_table() -> None:
     rooms = {room_of(file) for file in modules().values()}
     assert rooms == set(MAY_IMPORT)

@@ -15,8 +15,7 @@ from flipbench.evaluate.protocol.detector import Detector
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.benchmark import shapes_vqa
-from flipbench.shapes.questions import QuestionFamily
-from flipbench.shapes.render import render
+from tests.fixtures.flipped import rendered_pairs
 
 Policy = Callable[[Probe], int]
 ASKING = PromptSettings()
@@ -165,20 +164,7 @@ def make_pair() -> Callable[..., Pair]:
 def shapes_benchmark(tmp_path_factory: pytest.TempPathFactory) -> PairedBenchmark:
     """Return 30 pairs of the embedded world, with their pictures."""
     store = ImageStore(tmp_path_factory.mktemp("pairs") / "images")
-    pairs = []
-    for original in shapes_vqa(store, 30):
-        family = QuestionFamily.from_json(original.extra["family"])
-        assert original.options is not None and original.answer is not None
-        new = original.options[(original.answer + 1) % len(original.options)]
-        picture = render(family.scenes[family.options.index(new)])
-        changed = original.model_dump() | {
-            "id": "",
-            "images": (store.put_image(picture, new),),
-            "answer": original.options.index(new),
-            "answer_text": new,
-        }
-        pairs.append(Pair(original, Item.model_validate(changed)))
-    return PairedBenchmark("shapes-vqa", tuple(pairs), store)
+    return rendered_pairs(shapes_vqa(store, 30), store)
 
 
 @pytest.fixture

@@ -8,21 +8,19 @@ import pytest
 
 from benchmarks.editing.quality import CAPTIONS, Ablated
 from flipbench.core.images import ImageStore
-from flipbench.core.paired import Candidate
-from flipbench.core.records import Flip, Item
+from flipbench.core.records import Item
 from flipbench.models.protocols import CaptionText
 from flipbench.shapes.benchmark import family_of, scene_of
 from flipbench.shapes.wording import describe, read_description
+from tests.fixtures.flipped import flipped
 
 
 def test_ablated_captions_say_what_their_names_say(shapes_items: list[Item]) -> None:
     for item in shapes_items[:5]:
-        assert item.options and item.answer is not None
-        new = (item.answer + 1) % len(item.options)
-        flip = Flip(item_id=item.id, method="m", seed=0, new_answer=new, new_text=item.options[new])
-        candidate = Candidate(item, flip)
+        candidate = flipped(item)
+        assert candidate.flip
         family, before = family_of(candidate), scene_of(candidate)
-        wanted = describe(family.scenes[family.options.index(flip.new_text)])
+        wanted = describe(family.scenes[family.options.index(candidate.flip.new_text)])
         said = {}
         for what in CAPTIONS:
             (caption,) = Ablated(what)([candidate], ImageStore(Path("nowhere")))

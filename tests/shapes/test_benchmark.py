@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter, defaultdict
-from pathlib import Path
 from typing import cast
 
 import numpy as np
@@ -13,6 +12,7 @@ from scipy import stats
 
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Item
+from flipbench.evaluate.statistics.counts import poisson_binomial_p
 from flipbench.shapes import benchmark
 from flipbench.shapes.benchmark import (
     N_ITEMS,
@@ -39,12 +39,17 @@ class NoStore:
         return ImageRef(sha256=scene.content_hash(), format="png", width=1, height=1)
 
 
-@pytest.fixture(scope="module")
-def many() -> list[Item]:
-    """Return far more items than the benchmark has, drawn the same way but not rendered."""
+def unrendered(n_items: int = N_ITEMS, edition: Edition | None = None) -> list[Item]:
+    """Return items that are drawn as always but not rendered."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(benchmark, "render", lambda scene: scene)
-        return shapes_vqa(cast(ImageStore, NoStore()), N_MANY)
+        return shapes_vqa(cast(ImageStore, NoStore()), n_items, edition or Edition())
+
+
+@pytest.fixture(scope="module")
+def many() -> list[Item]:
+    """Return far more items than the benchmark has."""
+    return unrendered(N_MANY)
 
 
 def family_of(item: Item) -> QuestionFamily:
@@ -60,6 +65,7 @@ def test_the_benchmark_has_its_size_and_kinds(all_items: list[Item]) -> None:
     assert len(all_items) == N_ITEMS == len({item.id for item in all_items})
     assert Counter(item.category for item in all_items) == dict.fromkeys(KINDS, N_ITEMS // 5)
     assert len({family_of(i).scenes[0].content_hash() for i in all_items}) == N_ITEMS
+    assert shapes_vqa_scenes() == [s for family in shapes_vqa_families() for s in family.scenes]
 
 
 def test_items_show_the_member_whose_option_is_gold(
@@ -76,22 +82,13 @@ def test_items_show_the_member_whose_option_is_gold(
         assert shapes_store.open(item.images[0]).tobytes() == render(shown).tobytes()
 
 
-def test_scenes_are_all_members_of_all_families() -> None:
-    assert shapes_vqa_scenes() == [s for family in shapes_vqa_families() for s in family.scenes]
-
-
 @pytest.mark.parametrize("n_items", [1, 7, 60, 400])
 def test_the_first_items_are_the_same_however_many_are_read(
-    all_items: list[Item], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_items: int
+    all_items: list[Item], n_items: int
 ) -> None:
-    monkeypatch.setattr(benchmark, "render", lambda scene: scene)
-    full = shapes_vqa(cast(ImageStore, NoStore()))
-    assert shapes_vqa(cast(ImageStore, NoStore()), n_items) == full[:n_items]
+    full = unrendered()
+    assert unrendered(n_items) == full[:n_items]
     assert [i.options for i in full] == [i.options for i in all_items]
-
-
-def test_items_are_the_same_on_every_call(all_items: list[Item], tmp_path: Path) -> None:
-    assert shapes_vqa(ImageStore(tmp_path), 20) == all_items[:20]
 
 
 def test_the_fixed_items_never_change(all_items: list[Item]) -> None:
@@ -99,14 +96,11 @@ def test_the_fixed_items_never_change(all_items: list[Item]) -> None:
     assert hashlib.sha256(ids.encode()).hexdigest() == IDS
 
 
-def test_questions_that_share_a_picture_have_the_same_original(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(benchmark, "render", lambda scene: scene)
+def test_questions_that_share_a_picture_have_the_same_original() -> None:
     edition = Edition(seed=2, per_picture=4)
-    items = shapes_vqa(cast(ImageStore, NoStore()), 480, edition)
+    items = unrendered(480, edition)
     assert edition.name == "shapes-vqa-4-per-picture-seed-2" == items[0].benchmark
-    assert shapes_vqa(cast(ImageStore, NoStore()), 22, edition) == items[:22]
+    assert unrendered(22, edition) == items[:22]
     families = [family_of(item) for item in items]
     originals = [
         f.scenes[f.options.index(i.answer_text)] for f, i in zip(families, items, strict=True)
@@ -120,8 +114,7 @@ def test_questions_that_share_a_picture_have_the_same_original(
         assert [answer(s, family.question) for s in family.scenes] == list(family.options)
     right = Counter(item.answer_text for item in items)
     assert uniform_p([right[color] for color in COLORS]) > ALPHA
-    n_right, chances = text_only(items)
-    assert poisson_binomial_tail(n_right, chances) > 0.01
+    assert text_only_p(items) > 0.01
     hashes = {scene.content_hash() for scene in shapes_vqa_scenes(edition)}
     assert hashes.isdisjoint(s.content_hash() for s in shapes_vqa_scenes(Edition(seed=2)))
 
@@ -140,33 +133,29 @@ def test_each_seed_draws_other_items(edition: Edition) -> None:
         assert hashes.isdisjoint(s.content_hash() for s in shapes_vqa_scenes(other))
 
 
-def test_an_edition_is_named_balanced_and_drawn_by_a_coin(
-    edition: Edition, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(benchmark, "render", lambda scene: scene)
-    items = shapes_vqa(cast(ImageStore, NoStore()), 960, edition)
-    assert shapes_vqa(cast(ImageStore, NoStore()), 20, edition) == items[:20]
+def test_an_edition_is_named_balanced_and_drawn_by_a_coin(edition: Edition) -> None:
+    items = unrendered(960, edition)
+    assert unrendered(20, edition) == items[:20]
     assert {item.benchmark for item in items} == {edition.name} == {items[0].source.dataset}
     assert Counter(item.category for item in items) == dict.fromkeys(
         edition.kinds, 960 // len(edition.kinds)
     )
+    assert_letters_are_balanced_and_originals_drawn_by_a_coin(items)
+    assert text_only_p(items) > 0.01
+
+
+def assert_letters_are_balanced_and_originals_drawn_by_a_coin(items: list[Item]) -> None:
     for n_options in {len(item.options or ()) for item in items}:
         some = [item for item in items if len(item.options or ()) == n_options]
-        letters = [item.answer or 0 for item in some]
-        members = [family_of(i).options.index(i.answer_text) for i in some]
-        counts = [letters.count(letter) for letter in range(n_options)]
-        assert max(counts) - min(counts) <= 1
-        assert uniform_p([members.count(member) for member in range(n_options)]) > ALPHA
-    n_right, chances = text_only(items)
-    assert poisson_binomial_tail(n_right, chances) > 0.01
+        letters = Counter(item.answer or 0 for item in some)
+        members = Counter(family_of(i).options.index(i.answer_text) for i in some)
+        assert max(letters.values()) - min(letters[n] for n in range(n_options)) <= 1
+        assert uniform_p([members[n] for n in range(n_options)]) > ALPHA
 
 
-def test_letters_are_balanced(all_items: list[Item], many: list[Item]) -> None:
+def test_letters_are_balanced_in_every_part(all_items: list[Item], many: list[Item]) -> None:
     for items in (all_items, all_items[:100], many):
-        for n_options in (2, 3, 4):
-            gold = [item.answer for item in items if len(item.options or ()) == n_options]
-            counts = [gold.count(letter) for letter in range(n_options)]
-            assert max(counts) - min(counts) <= 1, (n_options, counts)
+        assert_letters_are_balanced_and_originals_drawn_by_a_coin(items)
 
 
 def test_letters_do_not_depend_on_what_is_asked_or_on_the_answer(many: list[Item]) -> None:
@@ -181,26 +170,16 @@ def test_letters_do_not_depend_on_what_is_asked_or_on_the_answer(many: list[Item
             assert stats.chi2_contingency(table).pvalue > ALPHA
 
 
-def test_a_coin_draws_the_original_among_the_members(many: list[Item]) -> None:
-    for n_options in (2, 3, 4):
-        counts = [0] * n_options
-        for family, item in ((family_of(i), i) for i in many if len(i.options or ()) == n_options):
-            counts[family.options.index(item.answer_text)] += 1
-        assert uniform_p(counts) > ALPHA, (n_options, counts)
-
-
 def test_no_gold_text_is_more_likely_than_the_other_options(many: list[Item]) -> None:
     """Given the options, the gold one is uniform: its rank by name or number tells nothing."""
-    for kind in KINDS:
-        by_size: dict[int, list[int]] = defaultdict(list)
-        for item in many:
-            if item.category == kind:
-                ranked = sorted(item.options or ())
-                by_size[len(ranked)].append(ranked.index(item.answer_text))
-        for n_options, ranks in by_size.items():
-            counts = [ranks.count(rank) for rank in range(n_options)]
-            assert sum(counts) > 250
-            assert uniform_p(counts) > ALPHA, (kind, counts)
+    ranks: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for item in many:
+        ranked = sorted(item.options or ())
+        ranks[item.category, len(ranked)].append(ranked.index(item.answer_text))
+    for (kind, n_options), found in ranks.items():
+        counts = [found.count(rank) for rank in range(n_options)]
+        assert sum(counts) > 250
+        assert uniform_p(counts) > ALPHA, (kind, counts)
 
 
 def test_gold_texts_are_as_frequent_as_their_options_allow(many: list[Item]) -> None:
@@ -216,40 +195,13 @@ def test_gold_texts_are_as_frequent_as_their_options_allow(many: list[Item]) -> 
     assert worst < 4.5
 
 
-def test_the_original_has_as_many_things_as_its_perturbed_version(many: list[Item]) -> None:
-    """Both versions come from one family, whose members have the same number of things."""
-    for item in many[:400]:
-        assert len({len(scene.things) for scene in family_of(item).scenes}) == 1
+def test_text_alone_does_not_give_the_answer_away(all_items: list[Item], many: list[Item]) -> None:
+    """The ceiling of a text-only model: n-grams of question, option and letter, cross-validated."""
+    assert min(text_only_p(all_items), text_only_p(many[:1500])) > 0.01
 
 
-def test_text_alone_does_not_give_the_answer_away(
-    all_items: list[Item], many: list[Item], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Measure the text-only ceiling: n-grams of question, option and letter, cross-validated."""
-    for name, items in (("shapes-vqa", all_items), ("1,500 like it", many[:1500])):
-        n_right, chances = text_only(items)
-        p_value = poisson_binomial_tail(n_right, chances)
-        with capsys.disabled():
-            print(
-                f"\n{name}: text-only {n_right}/{len(items)} = {n_right / len(items):.1%},"
-                f" chance {np.mean(chances):.1%}, p = {p_value:.2f}"
-            )
-        assert p_value > 0.01
-
-
-def test_the_text_only_measure_finds_a_leak(all_items: list[Item]) -> None:
-    """Make the alphabetically first option right in every second item: that must show."""
-    leaky = []
-    for row, item in enumerate(all_items):
-        options = tuple(sorted(item.options or ()))
-        gold = 0 if row % 2 else options.index(item.answer_text)
-        changes = {"options": options, "answer": gold, "answer_text": options[gold]}
-        leaky.append(item.model_copy(update=changes))
-    assert poisson_binomial_tail(*text_only(leaky)) < 1e-6
-
-
-def text_only(items: list[Item]) -> tuple[int, list[float]]:
-    """Return how many items TF-IDF and logistic regression get right, and each one's chance."""
+def text_only_p(items: list[Item]) -> float:
+    """Return how likely guesses are to do as well as TF-IDF and logistic regression do."""
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -274,12 +226,4 @@ def text_only(items: list[Item]) -> tuple[int, list[float]]:
         found = model.predict_proba([t for t, use in zip(texts, test, strict=True) if use])
         scores[test] = found[:, 1]
     n_right = sum(bool(gold[owner == i][scores[owner == i].argmax()]) for i in range(len(items)))
-    return n_right, [1 / len(item.options or ()) for item in items]
-
-
-def poisson_binomial_tail(n_right: int, chances: list[float]) -> float:
-    """Return P(at least ``n_right`` successes) of independent trials with these chances."""
-    pmf = np.ones(1)
-    for chance in chances:
-        pmf = np.convolve(pmf, [1 - chance, chance])
-    return float(pmf[n_right:].sum())
+    return poisson_binomial_p(n_right, [1 / len(item.options or ()) for item in items])

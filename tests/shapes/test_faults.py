@@ -11,15 +11,15 @@ import pytest
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.randomness import generator
-from flipbench.core.records import Caption, Edit, Flip
+from flipbench.core.records import Edit
 from flipbench.filters.judges.shapes import SceneJudge
-from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
 from flipbench.models.protocols import Drawing
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.faults import FAULTS, add_fault
 from flipbench.shapes.questions import KINDS_OF, Level, answer, draw_family
 from flipbench.shapes.scene import Scene
+from tests.fixtures.flipped import captioned
 
 pytestmark = pytest.mark.slow
 
@@ -29,16 +29,7 @@ N = 150
 @pytest.fixture(scope="module")
 def candidates(shapes_store: ImageStore) -> list[Candidate]:
     """Return the first items with another answer and the caption that fits it."""
-    found = []
-    for item in shapes_vqa(shapes_store, N):
-        assert item.options and item.answer is not None
-        new = (item.answer + 1) % len(item.options)
-        flip = Flip(item_id=item.id, method="m", seed=0, new_answer=new, new_text=item.options[new])
-        (reply,) = SceneCaptioner()([Candidate(item, flip)], shapes_store)
-        assert not isinstance(reply, Exception)
-        caption = Caption(flip_id=flip.id, captioner="c", prompt="p", text=reply.text)
-        found.append(Candidate(item, flip, caption))
-    return found
+    return [captioned(item) for item in shapes_vqa(shapes_store, N)]
 
 
 def draw(

@@ -9,15 +9,14 @@ import pytest
 
 import flipbench.shapes
 from flipbench.core.images import ImageStore
-from flipbench.core.paired import Candidate
 from flipbench.core.randomness import generator
-from flipbench.core.records import Caption, Flip, Item
+from flipbench.core.records import Item
 from flipbench.generate.editors.diffusers_loading import find_pipeline
 from flipbench.generate.editors.flux_editor import FluxControlNetEditor, FluxEditorSpec
 from flipbench.models.protocols import Drawing
 from flipbench.shapes.benchmark import family_of
 from flipbench.shapes.reading import read_picture
-from flipbench.shapes.wording import describe
+from tests.fixtures.flipped import captioned
 
 CHECKPOINT = Path(flipbench.shapes.__file__).parent / "checkpoints" / "flux"
 CLASSES = {
@@ -65,7 +64,7 @@ def test_it_draws_the_new_answer_by_caption_and_edges(
     spec = {"pipeline": "shapes:flux", "dtype": "float32", "batch_size": N}
     settings = {"sizes": {"min_edge": 224}, "settings": {"steps": 8, "true_cfg": 1.0}}
     editor = FluxControlNetEditor(FluxEditorSpec.model_validate(spec | settings))
-    tasks = [task(item) for item in shapes_items[:N]]
+    tasks = [captioned(item) for item in shapes_items[:N]]
     seeds = [int(generator(0, c.item.id, "edit").integers(2**63)) for c in tasks]
     answers = [
         read_picture(drawing.image).answer(family_of(candidate).question)
@@ -77,14 +76,3 @@ def test_it_draws_the_new_answer_by_caption_and_edges(
     assert right >= 7, f"{right}/{N} show the new answer"
     old = sum(a == c.item.answer_text for a, c in zip(answers, tasks, strict=True))
     assert old == 0
-
-
-def task(item: Item) -> Candidate:
-    """Return an item with another answer, and the exact caption of the scene to draw."""
-    assert item.options and item.answer is not None
-    new = (item.answer + 1) % len(item.options)
-    flip = Flip(item_id=item.id, method="next", seed=0, new_answer=new, new_text=item.options[new])
-    family = family_of(Candidate(item))
-    text = describe(family.scenes[family.options.index(flip.new_text)])
-    caption = Caption(flip_id=flip.id, captioner="shapes", prompt="scene", text=text)
-    return Candidate(item, flip, caption)

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
@@ -17,26 +16,10 @@ from flipbench.models.protocols import CaptionText, Drawing
 from flipbench.shapes.benchmark import scene_of
 from flipbench.shapes.questions import QuestionFamily
 from flipbench.shapes.render import render
-from flipbench.shapes.scene import COLORS, GRID, SHAPES, Scene, Thing
+from flipbench.shapes.scene import Scene, Thing
 from flipbench.shapes.wording import describe, read_description
-
-CELLS = [(row, column) for row in range(GRID) for column in range(GRID)]
-SCENES = st.builds(
-    Scene.of,
-    st.lists(
-        st.builds(
-            Thing,
-            st.sampled_from(CELLS),
-            st.sampled_from(SHAPES),
-            st.sampled_from(COLORS),
-            st.tuples(st.integers(-6, 6), st.integers(-6, 6)),
-        ),
-        min_size=1,
-        max_size=16,
-        unique_by=lambda thing: thing.cell,
-    ),
-    st.integers(0, 2**31 - 1),
-)
+from tests.fixtures.flipped import flipped
+from tests.shapes.test_scene import SCENES
 
 
 @given(SCENES)
@@ -73,12 +56,6 @@ def test_bad_captions_are_refused(text: str, message: str) -> None:
         read_description(text, like=Scene.of([Thing((0, 0), "star", "red")], 0))
 
 
-def flipped(item: Item, new: int) -> Candidate:
-    options = item.options or ()
-    flip = Flip(item_id=item.id, method="m", seed=0, new_answer=new, new_text=options[new])
-    return Candidate(item, flip)
-
-
 @pytest.mark.slow
 def test_the_captioner_describes_every_perturbed_scene_exactly(
     all_items: list[Item], shapes_store: ImageStore
@@ -102,7 +79,7 @@ def test_the_editor_renders_the_perturbed_scene_and_the_oracle_agrees(
     shapes_items: list[Item], shapes_store: ImageStore
 ) -> None:
     for item in shapes_items[:40]:
-        candidate = flipped(item, (int(item.answer or 0) + 1) % len(item.options or ()))
+        candidate = flipped(item)
         assert candidate.flip
         (caption,) = SceneCaptioner()([candidate], shapes_store)
         assert isinstance(caption, CaptionText)

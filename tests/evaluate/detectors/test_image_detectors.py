@@ -123,15 +123,6 @@ def test_grey_images_and_free_form_items_are_counted_as_dropped(
     assert (score.n, score.n_dropped) == (40, 1) and "1 item is left out" in score.warnings[0]
 
 
-def test_a_model_that_falls_further_than_the_clean_one_is_flagged(drawn: Any) -> None:
-    falls = drawn.ask(BGR, looks_at(drawn, "bgr"))
-    stays = drawn.ask(BGR, looks_at(drawn, "nothing"), "clean")
-    scores = drawn.scores(BGR, falls, stays)
-    assert [s.verdict for s in scores.values()] == ["contaminated"] * 2
-    assert drawn.scores(BGR, stays, falls)["relative"].verdict == "not_detected"
-    assert drawn.scores(BGR, falls)["relative"].verdict == "not_applicable"
-
-
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 0.75, 1.0])
 @pytest.mark.parametrize(
     ("size", "tolerance"), [((64, 48), 0), ((9, 200), 0.05)], ids=["photo", "strip"]

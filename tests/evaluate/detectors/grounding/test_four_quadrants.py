@@ -16,8 +16,6 @@ from flipbench.core.records import Count, Item, Probe, Response, Score
 from flipbench.evaluate.detectors.grounding.four_quadrants import FourQuadrants
 from flipbench.evaluate.detectors.grounding.image_swap import ImageSwap
 from flipbench.evaluate.detectors.grounding.picture_divergence import PictureDivergence
-from flipbench.evaluate.pipeline import score
-from flipbench.evaluate.protocol.grid import UNTOUCHED, GridModel
 from flipbench.evaluate.scoring.unchanged import closed_items
 from flipbench.evaluate.statistics.quadrants import QuadrantResult
 from flipbench.models.chat.labels import LabelTask
@@ -183,21 +181,6 @@ def test_without_wordings_or_text_only_replies_it_is_not_applicable(make_world: 
     assert {s.reason for s in found.values()} == {"set evaluate.rewording"}
     same = FourQuadrants(reword=lambda item, text: [text.lower()])
     assert same.probes(world.benchmark, PromptSettings()) == []
-
-
-def test_a_model_that_needs_pictures_is_not_applicable_and_says_why(
-    make_world: Any, tmp_path: Any
-) -> None:
-    from flipbench.core.run import Run
-
-    world = make_world.make(n=8)
-    model = GridModel("m", "f", "m", UNTOUCHED, 0, 0)
-    scores = score(
-        world.benchmark, [model], [DETECTOR], PromptSettings(), Run(tmp_path),
-        {"f": frozenset({"choose"})},
-    )  # fmt: skip
-    assert {s.verdict for s in scores} == {"not_applicable"}
-    assert scores[0].warnings == ("it needs text_only, which this model does not give",)
 
 
 def by_likelihood(world: Any, detector: Any, p: Callable[[Probe], Sequence[float]]) -> Answers:

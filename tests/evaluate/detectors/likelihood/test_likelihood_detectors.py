@@ -12,12 +12,12 @@ from flipbench.evaluate.detectors.likelihood.loss import AnswerLoss
 from flipbench.evaluate.detectors.likelihood.min_k import MinK, MinKAnswers
 from flipbench.evaluate.detectors.likelihood.order_trend import OrderTrendDetector
 from flipbench.evaluate.detectors.likelihood.shared_likelihood import SharedLikelihood, shards_of
-from flipbench.evaluate.detectors.registry import DETECTORS, default_rule
+from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.scoring.conditions import Settings
 from flipbench.models.engine import Answers
-from flipbench.models.protocols import needs_of
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import PromptSettings
+from tests.fixtures.flipped import rendered_pairs
 
 ASKING = PromptSettings()
 RULES = {
@@ -70,21 +70,6 @@ def by_rule(detector: Any, world: Any, *models: Answers) -> dict[str, Score]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_about_and_rules(name: str, world: Any) -> None:
-    detector = DETECTORS[name]
-    model, clean = (scripted(detector, world.benchmark, noise, n) for n in ("model", "clean"))
-    scores = by_rule(detector, world, model, clean)
-    assert list(scores) == RULES[name] and default_rule(name) in scores
-    assert detector.about.name == name and "arXiv" in detector.about.paper
-    probes = detector.probes(world.benchmark, ASKING)
-    assert detector.about.needs == frozenset().union(*map(needs_of, probes))
-    assert "token_logprobs" in detector.about.needs and all(p.ask == "score" for p in probes)
-    for score in scores.values():
-        assert score.direction in ("falls", "rises")
-        assert Score.model_validate_json(score.model_dump_json()).id == score.id
-
-
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("silent", [True, False])
 def test_a_model_without_log_probs_is_not_applicable(name: str, silent: bool, world: Any) -> None:
     detector = DETECTORS[name]
@@ -122,28 +107,6 @@ def world_id(probe: Probe, world: Any) -> int:
     return next(
         i for i, p in enumerate(pairs) if probe.item_id.startswith((p.original.id, p.perturbed.id))
     )
-
-
-@pytest.mark.parametrize("name", SHARES)
-def test_the_order_of_items_changes_nothing(name: str, world: Any, make_world: Any) -> None:
-    detector = DETECTORS[name]
-    found = [
-        [
-            s.model_dump(exclude={"id", "benchmark_id"})
-            for s in by_rule(detector, w, scripted(detector, w.benchmark, noise)).values()
-        ]
-        for w in (world, make_world.of(world.benchmark.pairs[::-1]))
-    ]
-    assert found[0] == found[1]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_too_few_items_forbid_a_verdict(name: str, make_world: Any) -> None:
-    small = make_world.make(n=3, k=2)
-    detector = DETECTORS[name]
-    model, clean = (scripted(detector, small.benchmark, noise, n) for n in ("model", "clean"))
-    for score in by_rule(detector, small, model, clean).values():
-        assert score.verdict == "inconclusive"
 
 
 def test_a_model_that_knows_the_release_order_is_flagged(world: Any) -> None:
@@ -308,19 +271,17 @@ def test_the_false_alarm_rate_stays_at_its_level(name: str, make_world: Any) -> 
 
 
 def test_long_questions_about_images_have_their_scores(
-    tiny_vlm: Any, shapes_items: Any, shapes_store: Any, make_pair: Any
+    tiny_vlm: Any, shapes_items: Any, shapes_store: Any
 ) -> None:
-    from flipbench.core.paired import Pair, PairedBenchmark
-
     vlm: HuggingFaceVLM = tiny_vlm("llava")
     long = "Look at the picture and tell me this. " * 40
-    pairs = []
-    for item, other in zip(shapes_items[:2], shapes_items[2:4], strict=True):
-        new = (item.answer + 1) % len(item.options)
-        asked = {"id": "", "question": f"{long}{item.question}"}
-        sides = item, make_pair(item, new).perturbed.model_copy(update={"images": other.images})
-        pairs.append(Pair(*(type(s).model_validate(s.model_dump() | asked) for s in sides)))
-    benchmark = PairedBenchmark("long", tuple(pairs), shapes_store)
+    asked = [
+        type(item).model_validate(
+            item.model_dump() | {"id": "", "question": f"{long}{item.question}"}
+        )
+        for item in shapes_items[:2]
+    ]
+    benchmark = rendered_pairs(asked, shapes_store)
     for detector, rule in ((MinK(), "min_k_plus_plus"), (DETECTORS["max_renyi"], "question")):
         replies = vlm.ask(detector.probes(benchmark, ASKING), shapes_store)
         assert max(reply.n_tokens or 0 for reply in replies) >= 400
@@ -340,17 +301,9 @@ def test_long_questions_about_images_have_their_scores(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_real_checkpoint_answers_the_probes(
-    name: str, tiny_vlm: Any, shapes_items: Any, shapes_store: Any, make_pair: Any
+    name: str, tiny_vlm: Any, shapes_items: Any, shapes_store: Any
 ) -> None:
-    from flipbench.core.paired import Pair, PairedBenchmark
-
-    pairs = []
-    for item, other in zip(shapes_items[:8], shapes_items[8:16], strict=True):
-        assert item.options is not None and item.answer is not None
-        new = (item.answer + 1) % len(item.options)
-        perturbed = make_pair(item, new).perturbed.model_dump() | {"id": "", "images": other.images}
-        pairs.append(Pair(item, type(item).model_validate(perturbed)))
-    benchmark = PairedBenchmark("shapes", tuple(pairs), shapes_store)
+    benchmark = rendered_pairs(shapes_items[:8], shapes_store)
     vlm: HuggingFaceVLM = tiny_vlm("llava")
     detector = DETECTORS[name]
     if name == "shared_likelihood":

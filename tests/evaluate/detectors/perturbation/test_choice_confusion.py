@@ -28,16 +28,6 @@ def test_known_option_strings_confuse_the_model(make_world: Any) -> None:
     assert score.verdict == "contaminated"
 
 
-def test_the_paper_s_gains_are_not_flagged() -> None:
-    for plain, generalised, n, gain in ((187, 356, 495, 34.14), (310, 402, 440, 20.91)):
-        assert round(100 * (generalised - plain) / n, 2) == gain
-
-
-def test_a_model_that_sees_is_not_confused(world: Any) -> None:
-    scores = world.scores(DETECTOR, world.ask(DETECTOR, world.seer()))
-    assert scores["sign"].statistic == 0.0 and scores["sign"].verdict == "not_detected"
-
-
 def test_the_relative_rule_catches_a_smaller_gain(make_world: Any) -> None:
     world = make_world.make(n=120)
     clean = world.ask(

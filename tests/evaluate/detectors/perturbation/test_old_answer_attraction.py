@@ -29,8 +29,7 @@ from flipbench.evaluate.statistics.counts import poisson_binomial_p
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.benchmark import shapes_vqa
-from flipbench.shapes.questions import QuestionFamily
-from flipbench.shapes.render import render
+from tests.fixtures.flipped import rendered_pair
 from tests.fixtures.options import QUIET
 
 DETECTOR = OldAnswerAttraction()
@@ -227,15 +226,10 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[PairedBenchmark, Ru
     """Return 160 pairs of the embedded world."""
     run = Run(tmp_path_factory.mktemp("harder"))
     pairs = []
-    for number, original in enumerate(shapes_vqa(run.images, 160)):
-        family = QuestionFamily.from_json(original.extra["family"])
-        assert original.options is not None and original.answer is not None
-        n = len(original.options)
-        new = original.options[(original.answer + 1 + number % (n - 1)) % n]
-        ref = run.images.put_image(render(family.scenes[family.options.index(new)]), new)
-        changed = {"id": "", "images": (ref,), "answer": original.options.index(new)}
-        perturbed = original.model_dump() | changed | {"answer_text": new}
-        pairs.append(Pair(original, Item.model_validate(perturbed)))
+    for number, item in enumerate(shapes_vqa(run.images, 160)):
+        n = len(item.options or ())
+        new = ((item.answer or 0) + 1 + number % (n - 1)) % n
+        pairs.append(rendered_pair(item, run.images, new))
     return PairedBenchmark("shapes-vqa", tuple(pairs), run.images), run
 
 

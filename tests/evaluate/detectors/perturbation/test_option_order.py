@@ -110,15 +110,6 @@ def test_a_model_that_remembers_letters_is_flagged(world: Any) -> None:
     }
 
 
-def test_a_model_that_looks_is_not_flagged(world: Any) -> None:
-    looks = world.ask(DETECTOR, world.seer(0.9))
-    scores = world.scores(DETECTOR, looks, world.ask(DETECTOR, world.seer(0.9, "o"), "clean"))
-    assert {scores[rule].verdict for rule in ("mcnemar", "shuffles", "relative")} == {
-        "not_detected"
-    }
-    assert world.scores(DETECTOR, looks)["relative"].verdict == "not_applicable"
-
-
 def test_a_missing_shuffle_drops_the_item_only_from_the_mean(world: Any) -> None:
     first = world.benchmark.originals[0].id
     answers = world.ask(
