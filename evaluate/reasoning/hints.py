@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from flipbench.config.hints import HintSettings
+from flipbench.config.experiment import HintSettings
 from flipbench.core.errors import DataError
 from flipbench.core.rates import Rate
 from flipbench.core.records import FIRST_REPLY, Item, Probe

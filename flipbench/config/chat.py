@@ -124,8 +124,8 @@ class ChatSpec(Value):
         address = (("base_url",),) if self.base_url is not None else ()
         if self.api_key_env is None:
             return () if is_loopback(self.base_url) else address
-        named = bool(address) or self.api_key_env != default
-        return (*address, ("api_key_env",)) if named else ()
+        is_named = bool(address) or self.api_key_env != default
+        return (*address, ("api_key_env",)) if is_named else ()
 
     @property
     def traits(self) -> Traits:
@@ -182,8 +182,10 @@ def traits_of(model: str) -> Traits | None:
     (True, None)
     """
     name = model.casefold().rsplit("/", 1)[-1].removeprefix("ft:")
-    known = [k for k in TRAITS if name.startswith(k) and name[len(k) :][:1] in ("", "-", ".", ":")]
-    return TRAITS[max(known, key=len)] if known else None
+    prefixes = [
+        k for k in TRAITS if name.startswith(k) and name[len(k) :][:1] in ("", "-", ".", ":")
+    ]
+    return TRAITS[max(prefixes, key=len)] if prefixes else None
 
 
 def image_tokens(width: int, height: int, traits: Traits, detail: str = "auto") -> int:

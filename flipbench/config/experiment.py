@@ -14,7 +14,6 @@ from flipbench.benchmarks import ShapesSpec as ShapesSpec
 from flipbench.config.audit import AuditSettings
 from flipbench.config.chat import ChatSpec
 from flipbench.config.corpus import CohortConfig, CorpusConfig
-from flipbench.config.hints import HintSettings
 from flipbench.config.kinds import CaptionerSpec, EditorSpec, JudgeSpec, PythonTarget
 from flipbench.config.loading import find_config, read_trusted
 from flipbench.config.local_models import LocalChatSpec
@@ -192,6 +191,19 @@ class AnswerJudgeConfig(Value):
         return self
 
 
+class HintSettings(Value):
+    """Where an item has texts that help, and whether models write their own."""
+
+    hints: str = Field(
+        default="hints", description="key in an item's extra: what each image shows, by an expert"
+    )
+    summary: str = Field(
+        default="summary", description="key in an item's extra: what they show together"
+    )
+    own: bool = Field(default=True, description="also ask models for hints and a summary")
+    max_new_tokens: int = Field(default=256, ge=1, description="limit of a text of their own")
+
+
 class EvaluateConfig(Value):
     """The detectors, and how questions are asked."""
 
@@ -235,13 +247,13 @@ class EvaluateConfig(Value):
 
     def needs_trust(self) -> list[KeyPath]:
         """Return the detectors, and the parameters of those, that are import paths."""
-        listed = [("detectors", i) for i, name in enumerate(self.detectors) if ":" in name]
-        return [*listed, *(("parameters", name) for name in self.parameters if ":" in name)]
+        imported = [("detectors", i) for i, name in enumerate(self.detectors) if ":" in name]
+        return [*imported, *(("parameters", name) for name in self.parameters if ":" in name)]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        how = self.rewording
-        if how is not None and how.how == "translate" and how.by == "file":
+        rewording = self.rewording
+        if rewording is not None and rewording.how == "translate" and rewording.by == "file":
             raise ValueError(
                 "rewording: a file contains wordings in the same language; set how: paraphrase, or"
                 " by: api or local for back-translation"

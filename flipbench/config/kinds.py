@@ -107,12 +107,12 @@ class ByKind:
     def _class_of(self, kind: str) -> type[BaseModel]:
         if kind in (shipped := _classes_in(self.package)):
             return shipped[kind]
-        if kind in (known := self._kinds()):
+        if kind in (kinds := self._kinds()):
             return self._installed(kind)
         raise PydanticCustomError(
             "kind",
             "unknown kind '{kind}' (known: {known}){close}",
-            {"kind": kind, "close": nearest(kind, known), "known": ", ".join(known)},
+            {"kind": kind, "close": nearest(kind, kinds), "known": ", ".join(kinds)},
         )
 
     def _installed(self, name: str) -> type[BaseModel]:

@@ -72,9 +72,9 @@ def read_trusted(
     settings = validated(cls, data, where)
     if any(True for _ in settings_to_trust(settings)):
         artefacts: set[Path] = set()
-        own = read_mapping(source, overrides, artefacts)
+        own_data = read_mapping(source, overrides, artefacts)
         if artefacts:
-            check_trust(settings, data, own, artefacts, where, trust=trust)
+            check_trust(settings, data, own_data, artefacts, where, trust=trust)
     return settings
 
 
@@ -131,22 +131,22 @@ def rename_keys(data: dict[str, Any], where: str) -> None:
             log.warning("%s: %s is now %s; the old name is still read", where, old, new)
 
 
-def _move(node: Any, old: Sequence[str], new: Sequence[str]) -> bool:
-    if len(old) > 1 and len(new) > 1 and old[0] == new[0]:
+def _move(node: Any, old_path: Sequence[str], new_path: Sequence[str]) -> bool:
+    if len(old_path) > 1 and len(new_path) > 1 and old_path[0] == new_path[0]:
         if isinstance(node, list):
-            inner = node if old[0] == "*" else []
+            inner = node if old_path[0] == "*" else []
         elif isinstance(node, dict):
-            inner = list(node.values()) if old[0] == "*" else [node.get(old[0])]
+            inner = list(node.values()) if old_path[0] == "*" else [node.get(old_path[0])]
         else:
             inner = []
-        return any([_move(child, old[1:], new[1:]) for child in inner])
+        return any([_move(child, old_path[1:], new_path[1:]) for child in inner])
     parent = node
-    for key in old[:-1]:
+    for key in old_path[:-1]:
         parent = parent.get(key) if isinstance(parent, dict) else None
-    if not isinstance(parent, dict) or old[-1] not in parent:
+    if not isinstance(parent, dict) or old_path[-1] not in parent:
         return False
-    value = parent.pop(old[-1])
-    for key in reversed(new):
+    value = parent.pop(old_path[-1])
+    for key in reversed(new_path):
         value = {key: value}
     _merge(node, value)
     return True
@@ -166,15 +166,15 @@ def _read(path: Path, extended_by: tuple[Path, ...], artefacts: set[Path] | None
         by = f" (extended by {extended_by[-1]})" if extended_by else ""
         raise ConfigError(f"{path}: no such configuration file{by}{close}") from error
     except (OSError, ValueError, UnsafePathError) as error:
-        why = shorten(str(error))
+        reason = shorten(str(error))
         if isinstance(error, UnsafePathError) and path.is_dir():
-            why = "a folder; give the YAML file"
+            reason = "a folder; give the YAML file"
         elif isinstance(error, UnicodeDecodeError):
-            why = "not text in UTF-8; give a YAML file"
-        raise ConfigError(f"{shorten(str(path))}: cannot be read ({why})") from error
+            reason = "not text in UTF-8; give a YAML file"
+        raise ConfigError(f"{shorten(str(path))}: cannot be read ({reason})") from error
     if not isinstance(data, dict):
-        given = "nothing" if data is None else type(data).__name__
-        raise ConfigError(f"{path}: a configuration must be a mapping of keys, not {given}")
+        type_name = "nothing" if data is None else type(data).__name__
+        raise ConfigError(f"{path}: a configuration must be a mapping of keys, not {type_name}")
     return _extended(data, path, (*extended_by, path.resolve()), artefacts)
 
 
@@ -189,18 +189,20 @@ def _extended(
     extends = data.pop("extends", [])
     bases = [extends] if isinstance(extends, str) else extends
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
-        given = shorten(repr(extends))
-        raise ConfigError(f"{where}: 'extends' must be a file or a list of files, not {given}")
-    merged: dict[str, Any] = {}
+        shown_value = shorten(repr(extends))
+        raise ConfigError(
+            f"{where}: 'extends' must be a file or a list of files, not {shown_value}"
+        )
+    combined: dict[str, Any] = {}
     artefact = artefact_of(path) if path and bases else None
     for base in bases:
         extended = find_config(base, path.parent if path else Path())
         if artefact and not Path(os.path.abspath(extended)).is_relative_to(PACKAGE):
             confined_path(extended.absolute(), artefact)
-        _merge(merged, _read(extended, extended_by, artefacts))
+        _merge(combined, _read(extended, extended_by, artefacts))
     rename_keys(data, str(where))
-    _merge(merged, data)
-    return merged
+    _merge(combined, data)
+    return combined
 
 
 def _merge(into: dict[str, Any], data: dict[str, Any]) -> None:
@@ -227,13 +229,13 @@ def _set(
                 f"{'.'.join(keys)}: {key} is {shorten(repr(inner))}, which has no keys"
             )
         data = inner
-    *above, last = keys
-    is_tag = last in _TAGS and isinstance(value, str) and above[-1:] != ["control"]
-    if is_tag and data.get(last, value) != value:
+    *parents, last_key = keys
+    is_tag = last_key in _TAGS and isinstance(value, str) and parents[-1:] != ["control"]
+    if is_tag and data.get(last_key, value) != value:
         # another format has other keys: keep only those that were set by overrides
-        for key in [key for key in data if (*above, key) not in overridden]:
+        for key in [key for key in data if (*parents, key) not in overridden]:
             del data[key]
-    data[last] = value
+    data[last_key] = value
     overridden |= {tuple(keys[: n + 1]) for n in range(len(keys))}
 
 
@@ -249,8 +251,8 @@ def validated(cls: type[Model], data: Any, where: str | Path) -> Model:
         model = cls.model_validate(data)
     except ValidationError as error:
         raise ConfigError(f"{where}:\n" + "\n".join(_explain(error, data, cls))) from error
-    if wrong := list(_not_numbers(data, model, "")):
-        lines = [f"  {key}: a number, not {given}" for key, given in wrong]
+    if bad_values := list(_not_numbers(data, model, "")):
+        lines = [f"  {key}: a number, not {value_text}" for key, value_text in bad_values]
         raise ConfigError(f"{where}:\n" + "\n".join(lines))
     return model
 
@@ -263,26 +265,28 @@ def _not_numbers(data: Any, value: Any, key: str) -> Iterator[tuple[str, str]]:
         yield key, str(value)
     elif isinstance(data, Mapping) and isinstance(value, BaseModel | Mapping):
         for name, inner in data.items():
-            found = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-            yield from _not_numbers(inner, found, f"{key}.{name}".lstrip("."))
+            inner_value = (
+                value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+            )
+            yield from _not_numbers(inner, inner_value, f"{key}.{name}".lstrip("."))
     elif isinstance(data, list) and isinstance(value, list | tuple):
-        for number, (inner, found) in enumerate(zip(data, value, strict=False)):
-            yield from _not_numbers(inner, found, f"{key}.{number}")
+        for number, (inner, inner_value) in enumerate(zip(data, value, strict=False)):
+            yield from _not_numbers(inner, inner_value, f"{key}.{number}")
 
 
 def _explain(error: ValidationError, data: Any, cls: type[BaseModel]) -> Iterator[str]:
     for problem in error.errors():
         where = ".".join(_keys(problem["loc"], data))
         if problem["type"] == "extra_forbidden":
-            known = sorted(_field_names(cls))
+            names = sorted(_field_names(cls))
             name = str(problem["loc"][-1])
-            others = [other for other in known if other != name]  # it may be valid elsewhere
-            yield f"  {shorten(where)}: unknown key{nearest(name, others)}"
+            candidates = [field for field in names if field != name]  # it may be valid elsewhere
+            yield f"  {shorten(where)}: unknown key{nearest(name, candidates)}"
         elif problem["type"] == "missing":
             yield f"  {where}: missing"
         else:
-            given = shorten(repr(problem["input"]))
-            yield f"  {where}: {shorten(problem['msg'], 300)} (got {given})"
+            value_text = shorten(repr(problem["input"]))
+            yield f"  {where}: {shorten(problem['msg'], 300)} (got {value_text})"
 
 
 def _keys(location: Sequence[int | str], data: Any) -> Iterator[str]:
@@ -300,15 +304,17 @@ def _keys(location: Sequence[int | str], data: Any) -> Iterator[str]:
 def _field_names(model: type[BaseModel]) -> set[str]:
     """Return the names of all fields of a model and of the models in it."""
     names: set[str] = set()
-    models, seen = [model], {model}
+    models, visited = [model], {model}
     while models:
         for name, field in models.pop().model_fields.items():
             names.add(name)
             inner = {
-                one for part in (field.annotation, *field.metadata) for one in _models_in(part)
+                nested
+                for part in (field.annotation, *field.metadata)
+                for nested in _models_in(part)
             }
-            models += inner - seen
-            seen |= inner
+            models += inner - visited
+            visited |= inner
     return names
 
 

@@ -45,9 +45,9 @@ class ServedModelConfig(ChatSpec):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for name, why in self.unsupported.items():
+        for name, reason in self.unsupported.items():
             if getattr(self, name) != ServedModelConfig.model_fields[name].default:
-                raise ValueError(f"{name} has no effect here: {why}")
+                raise ValueError(f"{name} has no effect here: {reason}")
         if self.logprobs and self.traits.reasoning:
             raise ValueError("logprobs: a reasoning model's first token is not its answer")
         if self.prompt_logprobs and (self.traits.reasoning or self.logprobs is False):
@@ -93,16 +93,16 @@ class VLLMConfig(Value):
     @field_validator("arguments")
     @classmethod
     def _not_ours(cls, arguments: tuple[str, ...]) -> tuple[str, ...]:
-        ours = ("--host", "--port", "--served-model-name", "--api-key")
-        if taken := [a for a in arguments if a.partition("=")[0] in ours]:
-            raise ValueError(f"{taken[0]} is set by flipbench")
+        reserved = ("--host", "--port", "--served-model-name", "--api-key")
+        if conflicts := [a for a in arguments if a.partition("=")[0] in reserved]:
+            raise ValueError(f"{conflicts[0]} is set by flipbench")
         return arguments
 
     def needs_trust(self) -> list[KeyPath]:
         """Return the program and its options, which can load code, unless they are the default."""
         fields = type(self).model_fields
-        named = ("executable", "arguments")
-        return [(name,) for name in named if getattr(self, name) != fields[name].default]
+        names = ("executable", "arguments")
+        return [(name,) for name in names if getattr(self, name) != fields[name].default]
 
     @property
     def settings(self) -> dict[str, Any]:

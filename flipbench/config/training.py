@@ -62,9 +62,9 @@ def _known_strategy(name: str) -> str:
     """Check a strategy against the table, which this room must not import directly."""
     strategies = load_target(STRATEGIES)
     if name not in strategies:
-        *others, last = map(repr, strategies)
+        *leading, final = map(repr, strategies)
         raise PydanticCustomError(
-            "strategy", "Input should be {known}", {"known": f"{', '.join(others)} or {last}"}
+            "strategy", "Input should be {known}", {"known": f"{', '.join(leading)} or {final}"}
         )
     return name
 
@@ -105,10 +105,10 @@ class StrategyConfig(Value):
     def _check(self) -> Self:
         if self.warmup_steps and self.warmup_ratio:
             raise ValueError("give warmup_steps or warmup_ratio, not both")
-        trained = load_target(STRATEGIES)[self.train].parts
-        if frozen := sorted(set(self.learning_rates) - set(trained)):
+        parts = load_target(STRATEGIES)[self.train].parts
+        if frozen := sorted(set(self.learning_rates) - set(parts)):
             raise ValueError(
-                f"learning_rates.{frozen[0]}: train: {self.train} changes only {', '.join(trained)}"
+                f"learning_rates.{frozen[0]}: train: {self.train} changes only {', '.join(parts)}"
             )
         return self
 
@@ -152,12 +152,12 @@ class RewriteConfig(Value):
             )
         if self.prompt is not None and self.by in ("shapes", "file"):
             raise ValueError("prompt: for a chat model (by: api or local)")
-        needed: dict[str, tuple[str, object]] = {
+        requirements: dict[str, tuple[str, object]] = {
             "file": ("path", self.path),
             "api": ("chat", self.chat),
             "local": ("local", self.local),
         }
-        key, value = needed.get(self.by, ("", True))
+        key, value = requirements.get(self.by, ("", True))
         if value is None:
             raise ValueError(f"by: {self.by} needs the key {key}")
         if self.how == "translate" and self.by == "shapes" and self.language != "German":

@@ -191,8 +191,8 @@ def _noted(folder: Path) -> set[str]:
 
 
 def _note_of(folder: Path) -> Path:
-    given = os.environ.get("XDG_STATE_HOME", "")
-    state = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
+    state_home = os.environ.get("XDG_STATE_HOME", "")
+    state = Path(state_home) if os.path.isabs(state_home) else Path.home() / ".local" / "state"
     name = hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:32]
     return state / "flipbench" / "trusted" / f"{name}.json"
 

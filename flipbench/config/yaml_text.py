@@ -83,9 +83,9 @@ def _check_depth(text: str) -> None:
             depth -= 1
 
 
-def _check_size(node: yaml.Node, sizes: dict[int, int], above: list[int]) -> int:
+def _check_size(node: yaml.Node, sizes: dict[int, int], ancestors: list[int]) -> int:
     """Return the number of nodes below a node, counting each alias as what it stands for."""
-    if id(node) in above:
+    if id(node) in ancestors:
         raise _RefusedError("an alias to a part that contains it", node)
     if id(node) not in sizes:
         children = []
@@ -93,9 +93,9 @@ def _check_size(node: yaml.Node, sizes: dict[int, int], above: list[int]) -> int
             children = node.value
         elif isinstance(node, yaml.MappingNode):
             children = [child for pair in node.value for child in pair]
-        above.append(id(node))
-        sizes[id(node)] = 1 + sum(_check_size(child, sizes, above) for child in children)
-        above.pop()
+        ancestors.append(id(node))
+        sizes[id(node)] = 1 + sum(_check_size(child, sizes, ancestors) for child in children)
+        ancestors.pop()
         if sizes[id(node)] > MAX_NODES:
             raise _RefusedError(f"over {MAX_NODES:,} values, with its aliases written out", node)
     return sizes[id(node)]
@@ -112,8 +112,10 @@ class _Loader(yaml.SafeLoader):
                 continue
             key = self.construct_object(key_node)
             if key in lines:
-                what = f"the key {shorten(str(key))!r} is there twice, first in line {lines[key]}"
-                raise _RefusedError(what, key_node)
+                problem = (
+                    f"the key {shorten(str(key))!r} is there twice, first in line {lines[key]}"
+                )
+                raise _RefusedError(problem, key_node)
             lines[key] = key_node.start_mark.line + 1
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         return mapping
@@ -124,9 +126,9 @@ class _Loader(yaml.SafeLoader):
         is_octal = node.tag.endswith(":int") and text[:1] == "0" and text[1:].isdigit()
         is_base_60 = node.tag.endswith((":int", ":float")) and ":" in text
         if is_octal or is_base_60:
-            why = "it would be read in base 60" if is_base_60 else "its leading 0 makes it octal"
+            reason = "it would be read in base 60" if is_base_60 else "its leading 0 makes it octal"
             raise _RefusedError(
-                f"{shorten(node.value)}: {why}; leave out the 0, or put it in quotes", node
+                f"{shorten(node.value)}: {reason}; leave out the 0, or put it in quotes", node
             )
         construct = yaml.SafeLoader.yaml_constructors[node.tag]
         try:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import flipbench as fb
-from flipbench.config.hints import HintSettings
+from flipbench.config.experiment import HintSettings
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
