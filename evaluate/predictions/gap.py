@@ -32,9 +32,9 @@ from ..scoring.soundness import Guessing, Judged, against_guessing
 from ..verdict.decision import GapEvidence, Reference
 from .gap_table import GapTable
 from .join import check_one_model, join, models_of
-from .prediction import PredictionFile, listing
+from .prediction import PredictionFile, PredictionPair, listing
 from .read import ReadOptions, read_predictions
-from .scoring import ScoredPair, Scoring, score_pairs
+from .scoring import Scoring, score_pairs
 
 DETECTOR = "perturbation_gap"
 Files = tuple[Path | PredictionFile, Path | PredictionFile]
@@ -141,7 +141,7 @@ def gap_of_predictions(
         details={"files": [file.path.name for file in files], "scoring": scoring_used},
         settings=settings or Settings(),
     )
-    fell = [p.original for p in answered_pairs if p.original.right and not p.perturbed.right]
+    fell = [p.id for p in answered_pairs if p.original.right and not p.perturbed.right]
     _check_references((original, perturbed), references)
     clean = [
         _reference(files_of, options, scoring_used, pairs, comparison) for files_of in references
@@ -151,7 +151,7 @@ def gap_of_predictions(
     scores += [reference.score for reference in clean]
     counts = scores[0].paired
     assert counts is not None  # every item kept is right or wrong on both sides
-    extra_fields: dict[str, object] = {"suspects": counts.suspects([r.prediction.id for r in fell])}
+    extra_fields: dict[str, object] = {"suspects": counts.suspects(fell)}
     if scoring_used == "file":
         extra_fields["unparsed"] = dict.fromkeys(("original", "perturbed"))
     scores = [score.model_copy(update=extra_fields) for score in scores]
@@ -184,7 +184,7 @@ def gap_of_predictions(
     return GapTable(tuple(scores), evidence)
 
 
-def _paired_replies(pairs: Sequence[ScoredPair], answers: Answers) -> PairedReplies:
+def _paired_replies(pairs: Sequence[PredictionPair], answers: Answers) -> PairedReplies:
     """Return a model's replies; options that it named are known only where replies were parsed."""
 
     def replies(side: str) -> Replies:
@@ -201,7 +201,7 @@ def _paired_replies(pairs: Sequence[ScoredPair], answers: Answers) -> PairedRepl
     )
 
 
-def _guessing(scores: Sequence[Score], pairs: Sequence[ScoredPair]) -> tuple[Guessing, ...]:
+def _guessing(scores: Sequence[Score], pairs: Sequence[PredictionPair]) -> tuple[Guessing, ...]:
     """Compare the right answers to perturbed items with guessing, if all list their options."""
     n_options = [pair.n_options for pair in pairs]
     if not all(n_options):
@@ -216,18 +216,18 @@ def _guessing(scores: Sequence[Score], pairs: Sequence[ScoredPair]) -> tuple[Gue
 def _old_answers(
     benchmark: PairedBenchmark,
     answers: Answers,
-    pairs: Sequence[ScoredPair],
+    pairs: Sequence[PredictionPair],
     comparison: Comparison,
 ) -> Score | None:
     """Return a model's old-answer attraction; None if no item has three or more listed options."""
     items = {item.name: item for item in comparison.items}
     asked_pairs = [
-        (items[pair.original.prediction.id], pair)
+        (items[pair.id], pair)
         for pair in pairs
         if pair.answered
         and pair.n_options > 2
         and pair.perturbed.choice is not None
-        and pair.original.prediction.id in items
+        and pair.id in items
     ]
     if not asked_pairs:
         return None
@@ -256,22 +256,22 @@ def _read(source: Path | PredictionFile, options: ReadOptions | None) -> Predict
     return read_predictions(source, options) if isinstance(source, Path) else source
 
 
-def _unanswered(pairs: Sequence[ScoredPair]) -> list[str]:
+def _unanswered(pairs: Sequence[PredictionPair]) -> list[str]:
     notes = []
     for side in ("original", "perturbed"):
         unscored = [reply for p in pairs if (reply := p.sides[side]).right is None]
         if unscored:
-            reason = unscored[0].prediction.error or "there is no reply"
+            reason = unscored[0].error or "there is no reply"
             notes.append(
                 f"{side}: {len(unscored)} of {len(pairs)} items have no reply"
-                f" ({listing([m.prediction.id for m in unscored])}; the first: {reason}); they are"
+                f" ({listing([m.id for m in unscored])}; the first: {reason}); they are"
                 " left out on both sides, not counted as wrong: run them again in the kit that"
                 " wrote it"
             )
     return notes
 
 
-def _conditions(pairs: Sequence[ScoredPair]) -> tuple[Condition, Condition]:
+def _conditions(pairs: Sequence[PredictionPair]) -> tuple[Condition, Condition]:
     def condition(side: str) -> Condition:
         replies = [pair.sides[side] for pair in pairs]
         n_unparsed = sum(reply.unparsed for reply in replies)
@@ -300,7 +300,7 @@ def _reference(
     sources: Files,
     options: ReadOptions | None,
     scoring_used: Scoring,
-    pairs: Sequence[ScoredPair],
+    pairs: Sequence[PredictionPair],
     comparison: Comparison,
 ) -> Reference:
     """Return a reference model's replies to the same pairs, and the model's gap against it."""
@@ -309,7 +309,7 @@ def _reference(
     reference_pairs, _, notes = score_pairs(join(*files), scoring_used)
     by_key = {_key(pair): pair for pair in reference_pairs}
     n_answered = sum(pair.answered for pair in pairs)
-    missing_ids = [p.original.prediction.id for p in pairs if p.answered and _key(p) not in by_key]
+    missing_ids = [p.id for p in pairs if p.answered and _key(p) not in by_key]
     if missing_ids:
         raise DataError(
             f"{files[0].path} and {files[1].path}: the reference model lacks {len(missing_ids)} of"
@@ -333,16 +333,16 @@ def _reference(
     )
 
 
-def _key(pair: ScoredPair) -> tuple[str, ...]:
+def _key(pair: PredictionPair) -> tuple[str, ...]:
     """Return what identifies an item: its id, question, options and both right answers."""
-    original, perturbed = pair.original.prediction, pair.perturbed.prediction
+    original, perturbed = pair.original, pair.perturbed
     question = " ".join(original.question.split())
     return (original.id, question, str(original.options), original.gold, perturbed.gold)
 
 
-def _item(pair: ScoredPair, benchmark: str) -> Item:
+def _item(pair: PredictionPair, benchmark: str) -> Item:
     """Return the item as far as the files describe it, for its id and group."""
-    original = pair.original.prediction
+    original = pair.original
     return Item(
         benchmark=benchmark,
         name=original.id,
@@ -358,10 +358,7 @@ def _model(files: tuple[PredictionFile, PredictionFile]) -> str:
     return next((name for name in models_of(*files) if name), files[0].path.stem)
 
 
-def _fingerprint(model: str, pairs: Sequence[ScoredPair]) -> str:
+def _fingerprint(model: str, pairs: Sequence[PredictionPair]) -> str:
     """Return a hash of the replies, since there are no weights to hash."""
-    replies = [
-        [_key(p), p.original.prediction.text, p.perturbed.prediction.text, p.original.right]
-        for p in pairs
-    ]
+    replies = [[_key(p), p.original.text, p.perturbed.text, p.original.right] for p in pairs]
     return content_id("predictions", model, sorted(replies, key=str))

@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 from flipbench.core.errors import DataError
 
-from .prediction import Prediction, PredictionFile, listing
+from .prediction import Prediction, PredictionFile, PredictionPair, listing
 
 _VERSIONS = frozenset(
     "o p a b orig original originals pert perturbed flipped flip edited edit redrawn clean base"
     " before after old new first second plain variant v0 v1 v2 0 1 2".split()
 )
 """Words of file names that say which version a file is of, not which model answered."""
-
-
-@dataclass(frozen=True)
-class PredictionPair:
-    """The predictions for the two versions of an item."""
-
-    original: Prediction
-    perturbed: Prediction
 
 
 def join(
@@ -104,7 +95,7 @@ def _reject_differing(
             a, b = values[differ[0]]
             raise DataError(
                 f"{original.path} and {perturbed.path}: the {field} of {len(differ)} of"
-                f" {len(pairs)} items differ: {listing([pairs[i].original.id for i in differ])}"
+                f" {len(pairs)} items differ: {listing([pairs[i].id for i in differ])}"
                 f" (the first: {_short(a)} against {_short(b)}). Only image and answer may change"
                 " from original to perturbed; check that both files use the same benchmark and ids"
             )

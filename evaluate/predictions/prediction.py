@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,10 @@ class Prediction:
         Why there is no reply to score. Never counted as a wrong answer.
     cut_off : bool
         Whether the reply ended at its limit of tokens.
+    right : bool or None
+        The outcome; None if there is nothing to score, or it has not been scored.
+    choice : int or None
+        -1 if the reply names no option; None if the file's own mark is the outcome.
     """
 
     id: str
@@ -42,6 +46,54 @@ class Prediction:
     group: str = ""
     error: str = ""
     cut_off: bool = False
+    right: bool | None = None
+    choice: int | None = None
+
+    @property
+    def unparsed(self) -> bool:
+        """Whether the reply was parsed and names no option."""
+        return self.right is not None and self.choice == -1
+
+
+@dataclass(frozen=True)
+class PredictionPair:
+    """The predictions for the two versions of an item.
+
+    Attributes
+    ----------
+    golds : (int, int)
+        Positions of the right options of the two versions; -1 if the file's own marks are used.
+    n_options : int
+        0 if the file does not list the options.
+    """
+
+    original: Prediction
+    perturbed: Prediction
+    golds: tuple[int, int] = (-1, -1)
+    n_options: int = 0
+
+    @property
+    def id(self) -> str:
+        """The id of the item, which is the same in both files."""
+        return self.original.id
+
+    @property
+    def sides(self) -> dict[str, Prediction]:
+        """Both predictions by name."""
+        return {"original": self.original, "perturbed": self.perturbed}
+
+    @property
+    def answered(self) -> bool:
+        """Whether both replies are right or wrong."""
+        return self.original.right is not None and self.perturbed.right is not None
+
+    def without_replies(self) -> PredictionPair:
+        """Return the same pair for a model that was not asked about it."""
+        return replace(
+            self,
+            original=replace(self.original, right=None, choice=None),
+            perturbed=replace(self.perturbed, right=None, choice=None),
+        )
 
 
 @dataclass(frozen=True)

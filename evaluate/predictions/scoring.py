@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from flipbench.benchmarks.build import answer_letter, find_answer
@@ -12,8 +12,7 @@ from flipbench.core.errors import ConfigError, DataError
 from flipbench.prompting.parsing import parse_choice
 from flipbench.prompting.prompts import LETTERS
 
-from .join import PredictionPair
-from .prediction import Prediction, listing
+from .prediction import Prediction, PredictionPair, listing
 
 Scoring = Literal["auto", "parse", "file"]
 _NO_OPTION = "the right answer is none of the options"
@@ -21,62 +20,9 @@ _SAME = "the right answer is the same in both versions"
 _YES_NO = ("yes", "no")
 
 
-@dataclass(frozen=True)
-class ScoredReply:
-    """A prediction with its outcome; None if there is nothing to score.
-
-    ``choice`` is -1 if the reply names no option, and None if the file's own mark is used.
-    """
-
-    prediction: Prediction
-    right: bool | None
-    choice: int | None = None
-
-    @property
-    def unparsed(self) -> bool:
-        """Whether the reply was parsed and names no option."""
-        return self.right is not None and self.choice == -1
-
-
-@dataclass(frozen=True)
-class ScoredPair:
-    """Both versions of an item, scored.
-
-    Attributes
-    ----------
-    golds : (int, int)
-        Positions of the right options of the two versions; -1 if the file's own marks are used.
-    n_options : int
-        0 if the file does not list the options.
-    """
-
-    original: ScoredReply
-    perturbed: ScoredReply
-    golds: tuple[int, int] = (-1, -1)
-    n_options: int = 0
-
-    @property
-    def sides(self) -> dict[str, ScoredReply]:
-        """Both replies by name."""
-        return {"original": self.original, "perturbed": self.perturbed}
-
-    @property
-    def answered(self) -> bool:
-        """Whether both replies are right or wrong."""
-        return self.original.right is not None and self.perturbed.right is not None
-
-    def without_replies(self) -> ScoredPair:
-        """Return the same pair for a model that was not asked about it."""
-        return replace(
-            self,
-            original=ScoredReply(self.original.prediction, None),
-            perturbed=ScoredReply(self.perturbed.prediction, None),
-        )
-
-
 def score_pairs(
     pairs: Sequence[PredictionPair], scoring: Scoring = "auto"
-) -> tuple[list[ScoredPair], Scoring, list[str]]:
+) -> tuple[list[PredictionPair], Scoring, list[str]]:
     """Score all replies in one way, and list what could not be used.
 
     "parse" reads replies with `flipbench.prompting.parsing.parse_choice`; "file" uses the file's
@@ -84,7 +30,7 @@ def score_pairs(
 
     Returns
     -------
-    (list of ScoredPair, {"parse", "file"}, list of str)
+    (list of PredictionPair, {"parse", "file"}, list of str)
         The usable items; how they were scored; notes on what was left out or is inconsistent.
 
     Raises
@@ -115,7 +61,7 @@ def score_pairs(
     unmarked = [
         prediction.where
         for pair in pairs
-        for prediction in (pair.original, pair.perturbed)
+        for prediction in pair.sides.values()
         if prediction.correct is None and not prediction.error
     ]
     if unmarked:
@@ -124,7 +70,7 @@ def score_pairs(
             f" and {len(unmarked) - 1} more like it; add the columns answer (with A, B, … if it is"
             " an option's text) and prediction, or a column correct of 0 and 1"
         )
-    scored_pairs = [ScoredPair(_by_mark(p.original), _by_mark(p.perturbed)) for p in pairs]
+    scored_pairs = [PredictionPair(_by_mark(p.original), _by_mark(p.perturbed)) for p in pairs]
     note = (
         "right and wrong are the files' own marks; the number of replies that name no option is not"
         " known"
@@ -133,15 +79,15 @@ def score_pairs(
     return scored_pairs, "file", [note] if is_marked else []
 
 
-def _parse(pairs: Sequence[PredictionPair]) -> tuple[list[ScoredPair], dict[str, list[str]]]:
+def _parse(pairs: Sequence[PredictionPair]) -> tuple[list[PredictionPair], dict[str, list[str]]]:
     """Return the items scored, and the ids of those left out, by reason.
 
     Answers "yes" and "no" without options are read as words, except in a file that marks replies
     and has other answers in free form, which only the marks cover.
     """
-    scored_pairs: list[ScoredPair] = []
+    scored_pairs: list[PredictionPair] = []
     left_out: dict[str, list[str]] = {_NO_OPTION: [], _SAME: []}
-    golds = [answer_letter(p.gold) for pair in pairs for p in (pair.original, pair.perturbed)]
+    golds = [answer_letter(p.gold) for pair in pairs for p in pair.sides.values()]
     n_letters = max([4, *(LETTERS.index(letter) + 1 for letter in golds if letter)])
     if any(all(getattr(p, side).text is None for p in pairs) for side in ("original", "perturbed")):
         return scored_pairs, left_out
@@ -151,23 +97,18 @@ def _parse(pairs: Sequence[PredictionPair]) -> tuple[list[ScoredPair], dict[str,
         options = pair.original.options or pair.perturbed.options
         if reads_words and _is_yes_no(pair):
             texts, labels, n_options = [*_YES_NO], " ".join(_YES_NO), len(_YES_NO)
-            old_gold, new_gold = (
-                _YES_NO.index(_word(p.gold)) for p in (pair.original, pair.perturbed)
-            )
+            old_gold, new_gold = (_YES_NO.index(_word(p.gold)) for p in pair.sides.values())
         else:
             texts, labels, n_options = _option_texts(options, n_letters), LETTERS, len(options)
-            old_gold, new_gold = (
-                _gold(pair.original.gold, options),
-                _gold(pair.perturbed.gold, options),
-            )
+            old_gold, new_gold = (_gold(p.gold, options) for p in pair.sides.values())
         if -1 in (old_gold, new_gold) or old_gold == new_gold:
-            left_out[_NO_OPTION if -1 in (old_gold, new_gold) else _SAME].append(pair.original.id)
+            left_out[_NO_OPTION if -1 in (old_gold, new_gold) else _SAME].append(pair.id)
             continue
         replies = (
             _parsed(pair.original, texts, old_gold, labels),
             _parsed(pair.perturbed, texts, new_gold, labels),
         )
-        scored_pairs.append(ScoredPair(*replies, (old_gold, new_gold), n_options))
+        scored_pairs.append(PredictionPair(*replies, (old_gold, new_gold), n_options))
     return scored_pairs, left_out
 
 
@@ -189,8 +130,7 @@ def _word(answer: str) -> str:
 
 def _is_yes_no(pair: PredictionPair) -> bool:
     """Return whether the right answers are yes or no, and there are no options."""
-    sides = pair.original, pair.perturbed
-    return not any(p.options for p in sides) and all(_word(p.gold) in _YES_NO for p in sides)
+    return all(not p.options and _word(p.gold) in _YES_NO for p in pair.sides.values())
 
 
 def _gold(answer: str, options: Sequence[tuple[str, str]]) -> int:
@@ -212,24 +152,24 @@ def _option_texts(options: Sequence[tuple[str, str]], n_letters: int) -> list[st
     return [texts.get(letter, "") for letter in LETTERS[: LETTERS.index(max(texts)) + 1]]
 
 
-def _parsed(prediction: Prediction, options: Sequence[str], gold: int, labels: str) -> ScoredReply:
+def _parsed(prediction: Prediction, options: Sequence[str], gold: int, labels: str) -> Prediction:
     if prediction.error or prediction.text is None:
-        return ScoredReply(prediction, None)
+        return prediction
     choice = parse_choice(prediction.text, options, labels, cut_off=prediction.cut_off)
-    return ScoredReply(prediction, choice == gold, choice)
+    return replace(prediction, right=choice == gold, choice=choice)
 
 
-def _by_mark(prediction: Prediction) -> ScoredReply:
-    return ScoredReply(prediction, None if prediction.error else prediction.correct)
+def _by_mark(prediction: Prediction) -> Prediction:
+    return prediction if prediction.error else replace(prediction, right=prediction.correct)
 
 
-def _disagreements(scored_pairs: Sequence[ScoredPair]) -> list[str]:
+def _disagreements(scored_pairs: Sequence[PredictionPair]) -> list[str]:
     """Return a note for each side on which the file's own marks differ from the parsed replies."""
     notes = []
     for side in ("original", "perturbed"):
         replies = [pair.sides[side] for pair in scored_pairs]
-        comparable = [r for r in replies if None not in (r.right, r.prediction.correct)]
-        differ = [r.prediction.id for r in comparable if r.right != r.prediction.correct]
+        comparable = [r for r in replies if None not in (r.right, r.correct)]
+        differ = [r.id for r in comparable if r.right != r.correct]
         if differ:
             notes.append(
                 f"{side}: the file's own marks differ from the replies as parsed here for"
