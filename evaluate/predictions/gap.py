@@ -69,29 +69,7 @@ def gap_of_predictions(
 ) -> GapTable:
     """Compare a model's predictions on the original and on the perturbed items.
 
-    Parameters
-    ----------
-    original, perturbed : Path or PredictionFile
-        Files that `flipbench.evaluate.predictions.read.read_predictions` reads, or has read, of one
-        model.
-    model, benchmark : str
-        Names for the table; by default taken from the files.
-    scoring : {"auto", "parse", "file"}
-        See `flipbench.evaluate.predictions.scoring.score_pairs`.
-    keep : collection of str, optional
-        Ids to compare; both files must have all of them.
-    references : sequence of (Path, Path)
-        Clean models' predictions on the same items; each adds a score of rule "relative", which
-        then decides.
-    judged_by : str
-        Who judged that the perturbed images show their new answers. Without it and without a
-        reference, old answers have no verdict.
-    exchangeable : bool, optional
-        See `flipbench.core.paired.PairedBenchmark`; by default the perturbed images are edits,
-        which may be harder or easier than their originals.
-    sequential : bool
-        Whether the verdict is that of `flipbench.evaluate.statistics.sequential`, over the items in
-        the file's order: valid however often one looks while more are answered.
+    Parameters are those of `flipbench.gap`, with files or what has been read of them.
 
     Returns
     -------
