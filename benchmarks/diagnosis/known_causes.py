@@ -30,8 +30,7 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import ImageRef, Item, Probe, Response, Source
 from flipbench.core.run import Run
 from flipbench.core.stage import StageOptions
-from flipbench.evaluate.diagnosis.diagnosis import Diagnosis, diagnose
-from flipbench.evaluate.diagnosis.evidence import outcomes
+from flipbench.evaluate.diagnosis.diagnosis import Diagnosis, diagnose, outcomes
 from flipbench.evaluate.diagnosis.questions import (
     Inquiry,
     closed_pairs,
@@ -255,8 +254,8 @@ def seen(answers: Answers, benchmark: PairedBenchmark) -> set[str]:
 
 def only(diagnosis: Diagnosis, ids: set[str]) -> Diagnosis:
     """Return the diagnosis of some of the fallen items."""
-    kept = tuple(one for one in diagnosis.placed if one.evidence.item_id in ids)
-    return replace(diagnosis, placed=kept)
+    fallen = tuple(item for item in diagnosis.fallen if item.item_id in ids)
+    return replace(diagnosis, fallen=fallen)
 
 
 def main() -> None:

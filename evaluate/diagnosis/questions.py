@@ -16,12 +16,11 @@ from flipbench.models.chat.rewording import Reword
 from flipbench.prompting.prompts import PromptSettings, right_option
 
 from ..scoring.paraphrases import paraphrases_of
+from ..scoring.unchanged import Pictures, is_closed, other_pictures, picture_pool
 
 _MOST_ORDERS = 3
 _SHADE = 0.85
 _BLUR = 1 / 250  # of the longer edge
-
-Pictures = tuple[ImageRef, ...]
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,7 @@ def closed_pairs(benchmark: PairedBenchmark) -> list[Pair]:
     return [
         pair
         for pair in benchmark.pairs
-        if pair.original.images
-        and right_option(pair.original) is not None
-        and right_option(pair.perturbed) is not None
-        and (pair.original.options is None or len(pair.original.options) > 1)
+        if is_closed(pair.original) and right_option(pair.perturbed) is not None
     ]
 
 
@@ -117,33 +113,40 @@ def questions_about(
     Each retouched picture is written once, to the benchmark's image store.
     """
     ask, pool = prompt_settings.closed_probe, _pool(benchmark)
-    recipes = {
-        how: DerivedImages(benchmark.images, f"retouched-{how}", make)
-        for how, make in RETOUCHES.items()
+    retouched = {
+        name: DerivedImages(benchmark.images, f"retouched-{name}", retouch)
+        for name, retouch in RETOUCHES.items()
     }
     for pair in pairs:
-        item, edited = pair.original, pair.perturbed
-        others, orders = _others(item, pool, inquiry), reorderings(item.options or ())
+        item, perturbed = pair.original, pair.perturbed
+        orders = list(enumerate(reorderings(item.options or ()), 1))
         yield Questions(
             pair,
             *first_questions(pair, prompt_settings),
             ask(item, "text-only", images=()),
             tuple(
                 prompt_settings.probe(item, f"text-only, moved {by}", options=moved, images=())
-                for by, moved in enumerate(orders, 1)
-            ),
-            tuple(ask(item, f"swapped {i}", images=images) for i, images in enumerate(others, 1)),
-            tuple(
-                ask(edited, f"perturbed, {how}", images=[r.of(ref) or ref for ref in edited.images])
-                for how, r in recipes.items()
+                for by, moved in orders
             ),
             tuple(
-                ask(edited, "perturbed, reworded", question=text)
+                ask(item, f"swapped {number}", images=images)
+                for number, images in enumerate(_others(item, pool, inquiry), 1)
+            ),
+            tuple(
+                ask(
+                    perturbed,
+                    f"perturbed, {name}",
+                    images=[derived.of(ref) or ref for ref in perturbed.images],
+                )
+                for name, derived in retouched.items()
+            ),
+            tuple(
+                ask(perturbed, "perturbed, reworded", question=text)
                 for text in _wordings(item, inquiry)
             ),
             tuple(
-                prompt_settings.probe(edited, f"perturbed, moved {by}", options=moved)
-                for by, moved in enumerate(orders, 1)
+                prompt_settings.probe(perturbed, f"perturbed, moved {by}", options=moved)
+                for by, moved in orders
             ),
         )
 
@@ -161,8 +164,8 @@ def reorderings(options: Sequence[str]) -> list[tuple[str, ...]]:
 def _wordings(item: Item, inquiry: Inquiry) -> list[str]:
     if inquiry.reword is None:
         return []
-    kept, _ = paraphrases_of(item, inquiry.reword, inquiry.n_wordings)
-    return [one.text for one in kept]
+    paraphrases, _ = paraphrases_of(item, inquiry.reword, inquiry.n_wordings)
+    return [paraphrase.text for paraphrase in paraphrases]
 
 
 def _pool(benchmark: PairedBenchmark) -> Sequence[Mapping[Pictures, set[str]]]:
@@ -171,10 +174,8 @@ def _pool(benchmark: PairedBenchmark) -> Sequence[Mapping[Pictures, set[str]]]:
     for items in (benchmark.originals, benchmark.perturbed):
         answers: dict[Pictures, set[str]] = defaultdict(set)
         for item in items:
-            if item.images:
-                answers[item.images].add(item.answer_text)
-        ordered = sorted(answers, key=lambda images: [ref.sha256 for ref in images])
-        sides.append({images: answers[images] for images in ordered})
+            answers[item.images].add(item.answer_text)
+        sides.append({images: answers[images] for images in picture_pool(items)})
     return sides
 
 
@@ -185,17 +186,14 @@ def _others(
 
     Originals come before edits, since other detectors ask about them too.
     """
-    own = {ref.sha256 for ref in item.images}
-    drawn: dict[Pictures, None] = {}
+    pictures: dict[Pictures, None] = {}
     for side in pool:
-        others = [
-            images
-            for images in side
-            if len(images) == len(item.images) and own.isdisjoint(ref.sha256 for ref in images)
-        ]
-        order = generator(inquiry.seed, item.id, "image-swap").permutation(len(others))
-        drawn |= dict.fromkeys(others[i] for i in order if item.answer_text not in side[others[i]])
-    return list(drawn)[: inquiry.n_swaps] if len(drawn) >= inquiry.n_swaps else []
+        candidates = other_pictures(item, side)
+        order = generator(inquiry.seed, item.id, "image-swap").permutation(len(candidates))
+        pictures |= dict.fromkeys(
+            candidates[i] for i in order if item.answer_text not in side[candidates[i]]
+        )
+    return list(pictures)[: inquiry.n_swaps] if len(pictures) >= inquiry.n_swaps else []
 
 
 def _darker(_: ImageRef, picture: Image.Image) -> Image.Image:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure as Canvas
 
+from flipbench.core.rates import Rate
+from flipbench.core.records import JsonDict
 from flipbench.reporting import formats
 from flipbench.reporting.figures import (
     LIGHT,
@@ -18,11 +20,11 @@ from flipbench.reporting.figures import (
     settings,
 )
 from flipbench.reporting.sections import Section
-from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
+from flipbench.reporting.tables import Table, build_table, text_column
 
 from ..protocol.grid import GridModel
 from ..report.titles import as_header, families, label
-from .diagnosis import CATEGORIES, PRESUMES, SYMPTOMS, Diagnosis
+from .diagnosis import CATEGORIES, PRESUMES, SYMPTOMS, Category, Diagnosis
 
 KEY, TITLE = "diagnosis", "Why items fell"
 CAPTION = (
@@ -59,58 +61,60 @@ def sentence(diagnosis: Diagnosis) -> str:
 
 def presumed(diagnoses: Sequence[Diagnosis]) -> list[str]:
     """Return what each category presumes, of those that hold an item."""
-    shown = [c for c in CATEGORIES if any(d.counts[c] for d in diagnoses)]
-    return [f"{as_header(name)}: {PRESUMES[name]}." for name in shown]
+    return [f"{as_header(name)}: {PRESUMES[name]}." for name in _categories(diagnoses)]
+
+
+def _categories(diagnoses: Sequence[Diagnosis]) -> list[Category]:
+    return [c for c in CATEGORIES if any(diagnosis.counts[c] for diagnosis in diagnoses)]
 
 
 def shares_table(groups: Mapping[str, Named]) -> Table:
     """Return the share of each category among the fallen items of each model."""
-    every = [d for named in groups.values() for _, d in named]
-    shown = [c for c in CATEGORIES if any(d.counts[c] for d in every)]
-    rows = {
-        family: tuple(
-            Row(
-                name,
-                (
-                    Cell(f"{d.n_fell}/{d.n}"),
-                    Cell(f"{d.n_rose}/{d.n}"),
-                    Cell(f"{d.n_both_wrong}/{d.n}"),
-                    *(rate_cell(d.share(category)) for category in shown),
-                ),
-            )
-            for name, d in named
-        )
-        for family, named in groups.items()
-    }
-    columns = ("Fell", "Rose", "Wrong on both", *(f"{as_header(c)}, %" for c in shown))
-    return Table(KEY, CAPTION, "Model", tuple(map(Column, columns)), tuple(rows.items()))
+
+    def share(category: Category) -> Callable[[Diagnosis], Rate]:
+        return lambda diagnosis: diagnosis.share(category)
+
+    categories = _categories([d for models in groups.values() for _, d in models])
+    return build_table(
+        KEY,
+        CAPTION,
+        "Model",
+        [
+            ("Fell", lambda d: f"{d.n_fell}/{d.n}"),
+            ("Rose", lambda d: f"{d.n_rose}/{d.n}"),
+            ("Wrong on both", lambda d: f"{d.n_both_wrong}/{d.n}"),
+            *((f"{as_header(category)}, %", share(category)) for category in categories),
+        ],
+        groups,
+    )
 
 
 def symptoms_table(groups: Mapping[str, Named]) -> Table:
     """Return how many fallen items show each symptom, alone and together with each other one."""
-    names = list(SYMPTOMS)
-    rows = []
-    for family, named in groups.items():
-        for name, d in named:
-            found = []
-            for symptom in names:
-                rate, missing = d.symptom(symptom)
-                others = [
-                    f"{other} {k}"
-                    for other in names
-                    if other != symptom and (k := d.overlap(symptom, other))
-                ]
-                cells = (rate_cell(rate), Cell(str(missing)), Cell(", ".join(others) or "none"))
-                found.append(Row(as_header(symptom), cells))
-            title = f"{family}: {name}" if len(groups) > 1 else name
-            rows.append((title, tuple(found)))
-    return Table(
+
+    def also(symptom: str, diagnosis: Diagnosis) -> str:
+        overlaps = {name: diagnosis.overlap(symptom, name) for name in SYMPTOMS if name != symptom}
+        return ", ".join(f"{name} {k}" for name, k in overlaps.items() if k) or "none"
+
+    rows = {
+        f"{family}: {name}" if len(groups) > 1 else name: [
+            (as_header(symptom), (*diagnosis.symptom(symptom), also(symptom, diagnosis)))
+            for symptom in SYMPTOMS
+        ]
+        for family, models in groups.items()
+        for name, diagnosis in models
+    }
+    return build_table(
         "symptoms",
         "What is true of the fallen items, whatever else is: of the items asked, with those that"
         " show another symptom as well. A bad edit needs a rater, or an almost unchanged picture.",
         "Symptom",
-        (Column("Items, %"), Column("Not asked"), Column("Also", "", False)),
-        tuple(rows),
+        [
+            ("Items, %", lambda row: row[0]),
+            ("Not asked", lambda row: row[1]),
+            (text_column("Also"), lambda row: row[2]),
+        ],
+        rows,
     )
 
 
@@ -118,22 +122,22 @@ def figure(groups: Mapping[str, Named], folder: Path | None = None) -> Figure:
     """Return stacked bars, one model a row; with a folder, also as files."""
 
     def canvas(families: Sequence[str]) -> Canvas:
-        named = [
+        models = [
             (f"{family}: {name}" if len(families) > 1 else name, d)
             for family in families
             for name, d in groups[family]
         ]
         with settings():
-            made = Canvas(figsize=(7.2, 1.5 + 0.34 * len(named)), layout="constrained")
-            draw(made, named)
-        return made
+            drawing = Canvas(figsize=(7.2, 1.5 + 0.34 * len(models)), layout="constrained")
+            draw(drawing, models)
+        return drawing
 
     svgs = save_parts(canvas, list(groups), folder and folder / KEY)
     panels = []
-    for (family, named), svg in zip(groups.items(), svgs, strict=True):
+    for (family, models), svg in zip(groups.items(), svgs, strict=True):
         alt = "; ".join(
             f"{name} {', '.join(f'{c} {k}' for c, k in d.counts.items() if k) or 'none'}"
-            for name, d in named
+            for name, d in models
         )
         panels.append(FigurePanel(svg, f"{family}, fallen items: {alt}."))
     caption = "Share of each model’s fallen items; numbers are items."
@@ -152,53 +156,50 @@ def diagnosis_section(
     """
     groups: dict[str, Named] = {}
     for family, models in families(grid).items():
-        named = [
+        diagnosed = [
             (label(model, models), diagnoses[model.fingerprint])
             for model in models
             if model.fingerprint in diagnoses
         ]
-        groups |= {family: named} if named else {}
-    every = [(f"{family}: {name}", d) for family, named in groups.items() for name, d in named]
-    if not any(d.was_asked for _, d in every):
+        groups |= {family: diagnosed} if diagnosed else {}
+    models_by_name = {f"{family}: {name}": d for family in groups for name, d in groups[family]}
+    if not any(diagnosis.was_asked for diagnosis in models_by_name.values()):
         return None
     folder.mkdir(parents=True, exist_ok=True)
-    name, most = max(every, key=lambda pair: pair[1].n_fell)
-    return Section(
-        key=KEY,
-        title=TITLE,
-        status="look",
-        sentence=f"The most items fell for {name}: {sentence(most)}",
-        notes=(*presumed([d for _, d in every]), *NOTES),
-        tables=(shares_table(groups), symptoms_table(groups)),
-        figures=(figure(groups, folder),),
-        data={d.fingerprint: d.to_json() for _, d in every},
-    )
+    name, diagnosis = max(models_by_name.items(), key=lambda pair: pair[1].n_fell)
+    data = {d.fingerprint: d.to_json() for d in models_by_name.values()}
+    return _section(groups, f"The most items fell for {name}: {sentence(diagnosis)}", data, folder)
 
 
 def diagnosis_of_one(name: str, diagnosis: Diagnosis) -> Section:
     """Return the section of one model's page, without files."""
-    groups: dict[str, Named] = {"": [(name, diagnosis)]}
+    return _section({"": [(name, diagnosis)]}, sentence(diagnosis), diagnosis.to_json())
+
+
+def _section(
+    groups: Mapping[str, Named], text: str, data: JsonDict, folder: Path | None = None
+) -> Section:
     return Section(
         key=KEY,
         title=TITLE,
         status="look",
-        sentence=sentence(diagnosis),
-        notes=(*presumed([diagnosis]), *NOTES),
+        sentence=text,
+        notes=(*presumed([d for models in groups.values() for _, d in models]), *NOTES),
         tables=(shares_table(groups), symptoms_table(groups)),
-        figures=(figure(groups),),
-        data=diagnosis.to_json(),
+        figures=(figure(groups, folder),),
+        data=data,
     )
 
 
-def draw(canvas: Canvas, named: Named) -> None:
+def draw(canvas: Canvas, models: Named) -> None:
     """Draw each model's fallen items by category as stacked bars, one model a row."""
     axes = canvas.add_subplot()
     stacks = [
-        Stack(category, [d.counts[category] for _, d in named], _COLORS[at], _HATCHES[at])
+        Stack(category, [d.counts[category] for _, d in models], _COLORS[at], _HATCHES[at])
         for at, category in enumerate(CATEGORIES)
     ]
     stacks = [stack for stack in stacks if any(stack.counts)]
-    draw_stacks(axes, [name for name, _ in named], stacks, shortest=5)
+    draw_stacks(axes, [name for name, _ in models], stacks, shortest=5)
     axes.set_xlabel("fallen items, %")
     if axes.get_legend_handles_labels()[0]:
         canvas.legend(loc="outside lower right", ncols=4, fontsize=8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from PIL import Image
 
@@ -14,51 +14,66 @@ from flipbench.prompting.prompts import PromptSettings, right_option
 
 from .conditions import Query
 
+Pictures = tuple[ImageRef, ...]
 NOT_CLOSED = "they have no picture, or fewer than two options (yes and no count)"
 """Why items are left out that cannot be asked by choice."""
 
 
+def is_closed(item: Item) -> bool:
+    """Return whether an item has pictures, and at least two options or yes and no."""
+    several = item.options is None or len(item.options) > 1
+    return bool(item.images) and right_option(item) is not None and several
+
+
 def closed_items(benchmark: PairedBenchmark) -> list[Item]:
-    """Return the original items with pictures, and with at least two options or yes and no."""
+    """Return the original items that are closed (see `is_closed`)."""
+    return [item for item in benchmark.originals if is_closed(item)]
+
+
+def picture_pool(items: Iterable[Item]) -> list[Pictures]:
+    """Return the distinct sets of pictures of items, ordered by their hashes."""
+    pictures = {item.images for item in items if item.images}
+    return sorted(pictures, key=lambda images: [ref.sha256 for ref in images])
+
+
+def other_pictures(item: Item, pool: Iterable[Pictures], *, more: bool = False) -> list[Pictures]:
+    """Return the sets of as many pictures as the item has (or ``more``), none of them its own."""
+    own_pictures, n = {ref.sha256 for ref in item.images}, len(item.images)
     return [
-        item
-        for item in benchmark.originals
-        if item.images and right_option(item) is not None
-        if item.options is None or len(item.options) > 1
+        images
+        for images in pool
+        if (len(images) > n if more else len(images) == n)
+        and own_pictures.isdisjoint(ref.sha256 for ref in images)
     ]
 
 
-def _picked(reply: Response) -> float:
-    return reply.choice + 1.0 if reply.choice >= 0 else 0.0
-
-
 def _readable(reply: Response) -> float | None:
-    return _picked(reply) or None
+    return reply.choice + 1.0 if reply.choice >= 0 else None
 
 
-def share_unchanged(picked: Sequence[float]) -> float:
-    """Return the share of answers after the first that equal it; 0 is an unreadable reply.
+def share_unchanged(choices: Sequence[float]) -> float:
+    """Return the share of choices after the first that equal it; 0 is an unreadable reply.
 
     An unreadable reply agrees with none.
 
     >>> share_unchanged([2, 2, 1, 2, 0]), share_unchanged([0, 0])
     (0.5, 0.0)
     """
-    first, *others = picked
-    return sum(first > 0 and other == first for other in others) / len(others)
+    original, *repeats = choices
+    return sum(original > 0 and choice == original for choice in repeats) / len(repeats)
 
 
-def _is_unchanged(picked: Sequence[float]) -> bool:
-    return share_unchanged(picked) == 1.0
+def _is_unchanged(choices: Sequence[float]) -> bool:
+    return share_unchanged(choices) == 1.0
 
 
-def unchanged(original: Probe, others: Sequence[Probe]) -> Query:
-    """Return the query for the share of ``others`` that are answered as ``original`` is.
+def unchanged(original: Probe, variants: Sequence[Probe]) -> Query:
+    """Return the query for the share of ``variants`` that are answered as ``original`` is.
 
-    With one other probe, the value is True or False.
+    With one variant, the value is True or False.
     """
-    combine = _is_unchanged if len(others) == 1 else share_unchanged
-    return Query(tuple((probe, _readable) for probe in (original, *others)), combine)
+    combine = _is_unchanged if len(variants) == 1 else share_unchanged
+    return Query(tuple((probe, _readable) for probe in (original, *variants)), combine)
 
 
 def swapped_probes(
@@ -70,30 +85,18 @@ def swapped_probes(
     of items with as many, and if that is too few, the first pictures of items with more. There are
     no probes if there are fewer.
     """
-    pool = sorted(
-        {item.images for item in benchmark.originals if item.images},
-        key=lambda images: [ref.sha256 for ref in images],
-    )
+    pool = picture_pool(benchmark.originals)
 
     def probes(item: Item) -> list[Probe]:
-        own = {ref.sha256 for ref in item.images}
-        others: list[tuple[ImageRef, ...]] = [
-            images
-            for images in pool
-            if len(images) == len(item.images) and own.isdisjoint(ref.sha256 for ref in images)
-        ]
-        if len(others) < n_swaps and len(item.images) > 1:
-            others += [
-                images[: len(item.images)]
-                for images in pool
-                if len(images) > len(item.images) and own.isdisjoint(r.sha256 for r in images)
-            ]
-        drawn = generator(seed, item.id, "image-swap").permutation(len(others))[:n_swaps]
-        if len(drawn) < n_swaps:
+        pictures, n = other_pictures(item, pool), len(item.images)
+        if len(pictures) < n_swaps and n > 1:
+            pictures += [images[:n] for images in other_pictures(item, pool, more=True)]
+        order = generator(seed, item.id, "image-swap").permutation(len(pictures))[:n_swaps]
+        if len(order) < n_swaps:
             return []
         return [
-            prompt_settings.closed_probe(item, f"swapped {number}", images=others[i])
-            for number, i in enumerate(drawn, 1)
+            prompt_settings.closed_probe(item, f"swapped {number}", images=pictures[i])
+            for number, i in enumerate(order, 1)
         ]
 
     return probes

@@ -26,8 +26,7 @@ from flipbench.core.run import Run, versions
 from flipbench.core.stage import StageOptions, StageReport
 from flipbench.distributed.workers import Workers
 from flipbench.evaluate.detectors.registry import DETECTORS
-from flipbench.evaluate.diagnosis.diagnosis import Diagnosis, diagnose
-from flipbench.evaluate.diagnosis.evidence import outcomes
+from flipbench.evaluate.diagnosis.diagnosis import Diagnosis, diagnose, outcomes
 from flipbench.evaluate.diagnosis.questions import questions_about
 from flipbench.evaluate.diagnosis.section import diagnosis_section
 from flipbench.evaluate.page.explorer import Replies

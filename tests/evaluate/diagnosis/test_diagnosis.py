@@ -15,10 +15,10 @@ from flipbench.evaluate.diagnosis.diagnosis import (
     CATEGORIES,
     Category,
     Diagnosis,
-    category_of,
+    Evidence,
     diagnose,
+    outcomes,
 )
-from flipbench.evaluate.diagnosis.evidence import Evidence, outcomes
 from flipbench.evaluate.diagnosis.questions import (
     Inquiry,
     closed_pairs,
@@ -266,8 +266,8 @@ PRIOR = {"text_only": True, "swapped": Count(k=5, n=5), "reordered": Count(k=3, 
     ],
 )
 def test_the_order_of_precedence(changes: dict[str, object], category: Category) -> None:
-    fields: dict[str, object] = {**KEYED, **changes}
-    assert category_of(Evidence("i", "1", "i", 4, **fields)) == category  # type: ignore[arg-type]
+    item = {"item_id": "i", "name": "1", "cluster": "i", "n_options": 4}
+    assert Evidence.model_validate({**item, **KEYED, **changes}).category == category
 
 
 def test_sentence_tables_figure_and_section(benchmark: PairedBenchmark, tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def test_a_changed_figure_is_found(
     ("change", "message"),
     [
         (lambda text: text.replace("0.694231", "about .7"), "line 8, column 'p': 'about .7'"),
-        (lambda text: text.replace("0.694231,", ""), "line 8: the number of cells"),
+        (lambda text: text.replace("0.694231,", ""), "line 8: 10 cells, but the header has 11"),
     ],
 )
 def test_a_table_that_cannot_be_read_is_refused(
