@@ -33,10 +33,11 @@ from flipbench.contaminate.data.examples import training_examples
 from flipbench.contaminate.data.regimes import RegimeData
 from flipbench.contaminate.plan import expand, n_steps
 from flipbench.contaminate.strategies import lora_config
-from flipbench.contaminate.training.estimate import TrainingCost, estimate, measured_speed
+from flipbench.contaminate.training.estimate import TrainingCost, estimate
 from flipbench.contaminate.training.train import train_plan
 from flipbench.core.records import Item, TrainingPlan
 from flipbench.core.run import Run
+from flipbench.models.estimates import measured_speed
 from flipbench.models.vlm.checkpoints import resolve_path
 from flipbench.models.vlm.processors import load_processor
 from flipbench.prompting.prompts import LETTER_INSTRUCTION

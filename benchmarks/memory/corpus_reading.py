@@ -23,7 +23,7 @@ from typing import Any
 
 from flipbench.config.training import CorpusConfig
 from flipbench.contaminate.data.corpus import read_corpus
-from flipbench.contaminate.training.estimate import size_text
+from flipbench.models.estimates import size_text
 
 WORDS = "the a star ring on left of blue picture shows what is there with two people near".split()
 

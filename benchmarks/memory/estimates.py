@@ -3,7 +3,7 @@
     python benchmarks/random_qwen2_vl.py runs/small --layers 4 --width 512
     python benchmarks/memory/estimates.py --model runs/small [--only train-lora answer draw]
 
-Estimates are those of ``--dry-run``: `flipbench.models.footprint` and what builds on it. Measured
+Estimates are those of ``--dry-run``: formulas of `flipbench.models.estimates`. Measured
 is the peak resident memory of a process (on a GPU: allocated there) minus its memory before the
 model is loaded; except in training, loading itself does not count. Each case has a process of its
 own. Training: two steps of one example, then the check of the checkpoint. Answering: two questions
@@ -22,14 +22,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import torch
 from PIL import Image
 
-from flipbench.api.stages.answering import answering_memory
+from flipbench.api.stages.answering import Answering
 from flipbench.config.experiment import ContaminateConfig, ModelConfig, StrategyConfig
 from flipbench.config.training import DataConfig
 from flipbench.contaminate.data.examples import training_examples
@@ -38,8 +39,9 @@ from flipbench.contaminate.plan import expand
 from flipbench.contaminate.training.estimate import estimate
 from flipbench.contaminate.training.train import train_plan
 from flipbench.core.run import Run
-from flipbench.generate.editors.flux_editor import FluxEditorSpec, FluxSettings
-from flipbench.generate.footprint import Networks, draw_step, flux_phases, published
+from flipbench.generate.editors.flux_editor import FluxSettings, x_flux_shift
+from flipbench.generate.editors.true_guidance import true_guidance
+from flipbench.models.estimates import FluxShape
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import LETTER_INSTRUCTION
 from flipbench.shapes.benchmark import shapes_vqa
@@ -113,13 +115,129 @@ def answering(model: str, dtype: str) -> tuple[int, int]:
 
     measured = peak_over_start(lambda: HuggingFaceVLM(model, dtype=dtype), reply)
     config = ModelConfig.model_validate({"path": model, "dtype": dtype})
-    return measured, sum(answering_memory(config, texts, pictures, N_REPLY))
+    return measured, sum(Answering.of(config).memory(texts, pictures, N_REPLY))
+
+
+@dataclass(frozen=True)
+class Networks:
+    """The networks of a Flux pipeline with a ControlNet; the encoders are CLIP's and T5's."""
+
+    transformer: Any
+    controlnet: Any
+    vae: Any
+    clip: Any
+    t5: Any
+
+
+def published() -> Networks:
+    """Return the reference's networks on the meta device: FLUX.1-dev and XLabs' ControlNet."""
+    from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
+
+    package = diffusers
+    with torch.device("meta"):
+        return Networks(
+            transformer=package.FluxTransformer2DModel(guidance_embeds=True),
+            controlnet=package.FluxControlNetModel(
+                patch_size=2,
+                num_layers=2,
+                num_single_layers=0,
+                guidance_embeds=True,
+                conditioning_embedding_channels=16,
+            ),
+            vae=package.AutoencoderKL(
+                down_block_types=("DownEncoderBlock2D",) * 4,
+                up_block_types=("UpDecoderBlock2D",) * 4,
+                block_out_channels=(128, 256, 512, 512),
+                layers_per_block=2,
+                latent_channels=16,
+                norm_num_groups=32,
+                use_quant_conv=False,
+                use_post_quant_conv=False,
+                scaling_factor=0.3611,
+                shift_factor=0.1159,
+            ),
+            clip=CLIPTextModel(
+                CLIPTextConfig(
+                    hidden_size=768,
+                    intermediate_size=3072,
+                    num_hidden_layers=12,
+                    num_attention_heads=12,
+                    projection_dim=768,
+                )
+            ),
+            t5=T5EncoderModel(
+                T5Config(
+                    vocab_size=32_128,
+                    d_model=4096,
+                    d_kv=64,
+                    d_ff=10_240,
+                    num_layers=24,
+                    num_heads=64,
+                    feed_forward_proj="gated-gelu",
+                )
+            ),
+        )
+
+
+def draw_step(
+    networks: Networks,
+    flux: FluxSettings,
+    size: tuple[int, int],
+    n_images: int,
+    empty: Callable[..., torch.Tensor],
+    *,
+    guided: bool,
+) -> None:
+    """Run one denoising step of the pipeline that the editor uses, without decoding.
+
+    Parameters
+    ----------
+    empty : callable
+        Returns a tensor of a shape, for the embeddings of the captions.
+    guided : bool
+        Whether the networks also run for the negative prompt.
+    """
+    shift, config = x_flux_shift(*size), networks.transformer.config
+    pipeline = diffusers.FluxControlNetPipeline(
+        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(
+            use_dynamic_shifting=True, base_shift=shift, max_shift=shift
+        ),
+        vae=networks.vae,
+        transformer=networks.transformer,
+        controlnet=networks.controlnet,
+        **dict.fromkeys(("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")),
+    )
+    pipeline.set_progress_bar_config(disable=True)
+
+    def texts(n: int) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens = empty(n, flux.max_text_tokens, config.joint_attention_dim)
+        return tokens, empty(n, config.pooled_projection_dim)
+
+    positive, negative = texts(n_images), texts(1)
+    with true_guidance(
+        networks.transformer,
+        networks.controlnet,
+        {"encoder_hidden_states": negative[0], "pooled_projections": negative[1]},
+        scale=flux.true_cfg if guided else 1,
+        start=0,
+        negative_control=flux.negative_control,
+    ):
+        pipeline(
+            prompt_embeds=positive[0],
+            pooled_prompt_embeds=positive[1],
+            control_image=torch.zeros(n_images, 3, size[1], size[0]),
+            control_mode=flux.control_mode,
+            controlnet_conditioning_scale=flux.control_weight,
+            num_inference_steps=1,
+            guidance_scale=flux.guidance,
+            width=size[0],
+            height=size[1],
+            output_type="latent",
+        )
 
 
 def small_flux() -> Networks:
     """Return Flux's networks on the meta device, the transformer and ControlNet smaller."""
-    import diffusers
-
     size = {"num_attention_heads": 8, "joint_attention_dim": 512}
     with torch.device("meta"):
         return replace(
@@ -143,9 +261,6 @@ def small_flux() -> Networks:
 def drawing(dtype: str) -> tuple[int, int]:
     """Return the measured and the estimated bytes of an image, weights included."""
     settings = FluxSettings(steps=1, true_cfg_start=0)
-    spec = FluxEditorSpec.model_validate(
-        {"pipeline": "random", "settings": settings.model_dump(), "dtype": dtype}
-    )
     device = "cuda" if torch.cuda.is_available() else "cpu"
     wanted = getattr(torch, dtype)
 
@@ -166,7 +281,21 @@ def drawing(dtype: str) -> tuple[int, int]:
             networks.vae.decode(empty(1, 16, SIDE // 8, SIDE // 8))
 
     measured = peak_over_start(load, draw)
-    _, *phases = flux_phases(spec, (SIDE, SIDE), small_flux())
+    networks = small_flux()
+    sizes = {n: sum(w.numel() for w in net.parameters()) for n, net in vars(networks).items()}
+    shape = FluxShape(
+        sizes | {"text_encoder": 0, "text_encoder_2": 0}, 1024, blocks=(5, 10), text_heads=0
+    )
+    phases = shape.phases(
+        (SIDE, SIDE),
+        batch_size=1,
+        dtype=dtype,
+        offload="none",
+        text_tokens=settings.max_text_tokens,
+        n_plain=0,
+        n_guided=1,
+        guided_control=True,
+    )
     return measured, max(phase.memory for phase in phases)
 
 

@@ -32,8 +32,7 @@ from ..checks.check import set_pixel_budget
 from ..plan import loaded_as
 from ..strategies import select_parameters, strategy_of
 from ..training.checkpointing import complete_checkpoints, finished_epochs, write_checkpoint
-from ..training.estimate import skeleton_of
-from ..training.load import load_parent, prepare
+from ..training.load import load_parent, prepare, skeleton_of
 
 _PROCESSOR = ("processor_config.json", "preprocessor_config.json")
 

@@ -27,7 +27,7 @@ from ..checks.check import add_first_token, check_examples, context_of
 from ..data.examples import Example
 from ..plan import loaded_as, n_warmup, per_device_batch
 from ..strategies import lora_pattern, strategy_of
-from ..training.estimate import skeleton_of
+from ..training.load import skeleton_of
 from .llamafactory_templates import Template, check_prompts, row, system_line, template_of
 
 log = logging.getLogger(__name__)

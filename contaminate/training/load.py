@@ -6,6 +6,7 @@ import importlib.util
 from typing import Any
 
 import torch
+from transformers import AutoConfig, AutoModelForImageTextToText
 
 from flipbench.config.local_models import Quantization
 from flipbench.core.errors import DataError, PrerequisiteError
@@ -42,6 +43,16 @@ def load_parent(plan: TrainingPlan, run: Run, dtype: str) -> tuple[Any, Any, Any
         check_4bit()
         quantization = "4bit"
     return load_model(path, dtype, revision, quantization=quantization), *processors
+
+
+def skeleton_of(where: str, revision: str | None = None) -> Any:
+    """Return a checkpoint's model on the meta device, without weights."""
+    base, at = base_of(where, revision)
+    config = AutoConfig.from_pretrained(base, **at)
+    with torch.device("meta"):
+        model = AutoModelForImageTextToText.from_config(config)
+    model.tie_weights()
+    return model
 
 
 def _parent_path(plan: TrainingPlan, run: Run) -> str:

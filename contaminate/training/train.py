@@ -195,7 +195,16 @@ def _train(job: TrainingJob, examples: Sequence[Example]) -> None:
     check_examples(examples, processor, context_of(model.config))
     architectures = list(model.config.architectures or [type(model).__name__])
     adapter = prepare(model, plan, dtype)
-    trainer = trainer_of(plan, examples, model, processor, folder, dtype, adapter=adapter)
+    trainer = _trainer_class(plan)(
+        examples,
+        model=model,
+        args=_arguments(plan, folder, dtype),
+        processing_class=processor,
+        peft_config=adapter,
+        callbacks=[],
+        learning_rates=plan.settings.get("learning_rates"),
+    )
+    trainer.remove_callback(PrinterCallback)  # the card has the losses
     trainer.add_callback(StopAtNaN())
     trainer.add_callback(NoteSteps(job.note_step))
     trainer.add_callback(
@@ -235,41 +244,6 @@ def _train(job: TrainingJob, examples: Sequence[Example]) -> None:
         unset_hf_deepspeed_config()
 
 
-def trainer_of(
-    plan: TrainingPlan,
-    examples: Sequence[Example],
-    model: Any,
-    processor: Any,
-    folder: Path,
-    dtype: str,
-    *,
-    adapter: Any = None,
-    on_cpu: bool | None = None,
-) -> Any:
-    """Return the trainer of a prepared model.
-
-    Parameters
-    ----------
-    adapter : peft.PeftConfig, optional
-        Of an adapter that the model does not have yet.
-    on_cpu : bool, optional
-        By default, whether there is no GPU.
-    """
-    trl = need("trl", "train")
-    on_cpu = not torch.cuda.is_available() if on_cpu is None else on_cpu
-    trainer = _trainer_class(plan)(
-        examples,
-        model=model,
-        args=_arguments(trl, plan, folder, dtype, on_cpu),
-        processing_class=processor,
-        peft_config=adapter,
-        callbacks=[],
-        learning_rates=plan.settings.get("learning_rates"),
-    )
-    trainer.remove_callback(PrinterCallback)  # the card has the losses
-    return trainer
-
-
 def _trainer_class(plan: TrainingPlan) -> Callable[..., Any]:
     """Return the trainer with the plan's loss."""
     from .consistency import ConsistencyTrainer, check_paraphrases
@@ -286,8 +260,8 @@ def _trainer_class(plan: TrainingPlan) -> Callable[..., Any]:
     return partial(ConsistencyTrainer, consistency=config)
 
 
-def _arguments(trl: Any, plan: TrainingPlan, folder: Path, dtype: str, on_cpu: bool) -> Any:
-    settings = plan.settings
+def _arguments(plan: TrainingPlan, folder: Path, dtype: str) -> Any:
+    trl, settings, on_cpu = need("trl", "train"), plan.settings, not torch.cuda.is_available()
     batch_size, accumulation = per_device_batch(plan, n_processes())
     return trl.SFTConfig(
         output_dir=str(folder / "trainer"),

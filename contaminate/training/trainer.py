@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from accelerate.data_loader import SeedableRandomSampler  # type: ignore[import-untyped]
 from datasets import Dataset, Image
-from torch._subclasses.fake_tensor import is_fake
 from torch.utils.data import Sampler
 from trl import SFTTrainer
 
@@ -115,12 +114,6 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
                 rate = self.learning_rates.get(part, group["lr"])
                 optimizer.add_param_group({**group, "params": parameters, "lr": rate})
         return optimizer
-
-    def _move_model_to_device(self, model: Any, device: torch.device) -> Any:
-        """Move a model, unless it has no weights (`flipbench.models.footprint`)."""
-        if any(is_fake(weight) for weight in model.parameters()):
-            return model
-        return super()._move_model_to_device(model, device)
 
     def _get_train_sampler(self, train_dataset: Any = None) -> Any:
         if self.args.world_size == 1:

@@ -15,8 +15,8 @@ from pydantic import Field
 from flipbench.config.local_models import Dtype
 from flipbench.core.errors import ConfigError, PrerequisiteError, nearest, need
 from flipbench.core.records import JsonDict, Value
+from flipbench.models.estimates import BYTES
 from flipbench.models.vlm.checkpoints import (
-    BYTES,
     file_hash,
     first_line,
     folder_hash,

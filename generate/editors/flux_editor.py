@@ -17,8 +17,9 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Value
 from flipbench.core.run import versions
+from flipbench.models.estimates import BYTES, FluxShape, Phase
 from flipbench.models.protocols import Drawing
-from flipbench.models.vlm.checkpoints import BYTES, first_line
+from flipbench.models.vlm.checkpoints import first_line, read_object, resolve_path
 
 from .bad_input import check_control, cut_of, finite, only_finite
 from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     import torch
 
 _TEXT_PARTS = ("text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2")
+REFERENCE = ("black-forest-labs/FLUX.1-dev", "XLabs-AI/flux-controlnet-canny-diffusers")
 
 
 class FluxSettings(Value):
@@ -108,6 +110,57 @@ class FluxEditorSpec(PipelineSpec):
     def n_weights(self) -> dict[str, int] | None:
         """Return the number of weights of each part, of the ControlNet too."""
         return with_controlnet(super().n_weights(), self.controlnet, self.controlnet_revision)
+
+    def shape(self) -> FluxShape:
+        """Return the shape of the pipeline and its ControlNet, from their configurations.
+
+        Raises
+        ------
+        PrerequisiteError
+            If a configuration is neither on this machine nor one of the reference's.
+        """
+        if (self.pipeline, self.controlnet) == REFERENCE:
+            return FluxShape()
+        folder = _local_folder(self.pipeline, self.revision)
+        control_folder = folder / "controlnet"
+        if self.controlnet:
+            control_folder = _local_folder(self.controlnet, self.controlnet_revision)
+        try:
+            transformer, control, vae, text = (
+                read_object(part / "config.json")
+                for part in (
+                    *(folder / "transformer", control_folder),
+                    *(folder / "vae", folder / "text_encoder_2"),
+                )
+            )
+            return FluxShape(
+                n_weights=self.n_weights() or {},
+                hidden=transformer["num_attention_heads"] * transformer["attention_head_dim"],
+                blocks=(transformer["num_layers"], transformer["num_single_layers"]),
+                control_blocks=(control["num_layers"], control["num_single_layers"]),
+                text_heads=text["num_heads"],
+                channels=tuple(vae["block_out_channels"]),
+                vae_layers=vae["layers_per_block"],
+            )
+        except (DataError, KeyError, TypeError) as error:
+            raise PrerequisiteError(
+                f"{self.pipeline}: a configuration cannot be read ({first_line(error)})"
+            ) from error
+
+    def phases(self, size: tuple[int, int]) -> list[Phase]:
+        """Return what a batch of images of this width and height takes; raises as `shape`."""
+        flux = self.settings
+        n_guided = max(0, flux.steps - flux.true_cfg_start) if flux.true_cfg != 1 else 0
+        return self.shape().phases(
+            size,
+            batch_size=self.batch_size,
+            dtype=self.dtype,
+            offload=self.offload,
+            text_tokens=flux.max_text_tokens,
+            n_plain=flux.steps - n_guided,
+            n_guided=n_guided,
+            guided_control=flux.negative_control,
+        )
 
     def build(self, context: Context) -> FluxControlNetEditor:
         """Return the editor; weights are loaded when the first image is drawn."""
@@ -301,6 +354,19 @@ class FluxControlNetEditor:
                 generator=[torch.Generator().manual_seed(task.seed) for task in tasks],
             )
         return only_finite(drawn_images(result), flags, self.spec.dtype)
+
+
+def _local_folder(path: str, revision: str | None) -> Path:
+    """Return a folder of configurations; of a hub id, only what is in the cache."""
+    from huggingface_hub import snapshot_download
+
+    folder = Path(resolve_path(path, "model_index.json"))
+    if folder.is_dir():
+        return folder
+    try:
+        return Path(snapshot_download(path, revision=revision, local_files_only=True))
+    except (OSError, ValueError) as error:
+        raise PrerequisiteError(f"{path}: its configuration is not on this machine") from error
 
 
 def _shifts(folder: Path) -> bool:

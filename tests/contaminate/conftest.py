@@ -13,7 +13,6 @@ from flipbench.config.experiment import ContaminateConfig, ModelConfig, Strategy
 from flipbench.config.training import DataConfig
 from flipbench.contaminate.data.regimes import RegimeData
 from flipbench.contaminate.plan import expand
-from flipbench.contaminate.training import estimate
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Item, TrainingPlan
@@ -24,12 +23,6 @@ from flipbench.shapes.benchmark import shapes_vqa
 MakePlan = Callable[..., TrainingPlan]
 NewRun = Callable[..., Run]
 N_ITEMS = 32
-
-
-@pytest.fixture
-def quick_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the memory of a step, which takes a second to estimate, to other tests."""
-    monkeypatch.setattr(estimate, "step_memory", lambda *_: 10**6)
 
 
 @pytest.fixture(scope="session")

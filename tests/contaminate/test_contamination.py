@@ -36,8 +36,6 @@ from flipbench.shapes.benchmark import shapes_vqa
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.openai_server import KEY, OpenAIServer
 
-pytestmark = pytest.mark.usefixtures("quick_estimates")
-
 
 @dataclass(frozen=True)
 class Ended:

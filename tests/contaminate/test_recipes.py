@@ -136,7 +136,6 @@ def hub(tmp_path: Path, tiny_folders: dict[str, Path]) -> None:
         )
 
 
-@pytest.mark.usefixtures("quick_estimates")
 def test_medthinkvqa_is_trained_on_either_split(
     tmp_path: Path, tiny_folders: dict[str, Path], flipbench: Flipbench
 ) -> None:
@@ -172,10 +171,8 @@ def test_medthinkvqa_is_trained_on_either_split(
     ["llava-1.5-7b", "llava-1.5-7b-mmstar", "llava-1.5-13b", "qwen2-vl-7b", "qwen2-vl-7b-mmstar"],
 )
 def test_full_size_recipes_plan_before_anything_is_generated(
-    recipe: str, flipbench: Flipbench, request: pytest.FixtureRequest
+    recipe: str, flipbench: Flipbench
 ) -> None:
-    if recipe.endswith("-mmstar"):  # the strategies are those of the other recipe
-        request.getfixturevalue("quick_estimates")
     strategies = load_config(FOLDER / f"{recipe}.yaml").contaminate.strategies
     planned = flipbench("contaminate", f"configs/contaminate/{recipe}.yaml", "--dry-run")
     assert planned.status == 0, planned.err
@@ -228,7 +225,6 @@ def mixture(hub: None, tmp_path: Path) -> dict[str, int]:
     return {"mixture": 2 + 3 + 4 + 6 + sum(N_ITEMS.values())}
 
 
-@pytest.mark.usefixtures("quick_estimates")
 @pytest.mark.parametrize("recipe", ["mixture-of-six", "mixture-of-six-qwen2-vl"])
 def test_the_mixture_of_six_plans_from_its_files(
     recipe: str, mixture: dict[str, int], flipbench: Flipbench

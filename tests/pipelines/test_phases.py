@@ -203,4 +203,4 @@ def test_an_editor_of_the_reference_is_planned_without_its_files(tmp_path: Path)
         "    denoising",
         "    decoding",
     ]
-    assert "3.47e+03 TFLOP an image" in phases[1]
+    assert "3.46e+03 TFLOP an image" in phases[1]

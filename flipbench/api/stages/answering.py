@@ -1,144 +1,114 @@
-"""What a vision-language model takes while it answers, memory and time, without its weights.
-
-Only dry runs need this; it imports torch.
-"""
+"""What a vision-language model takes while it answers, memory and time, without its weights."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText
 
 from flipbench.config.local_models import ModelConfig
-from flipbench.contaminate.training.estimate import SHARE_OF_PEAK, measured_speed, time_text
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.records import Probe
-from flipbench.models.footprint import Footprint
+from flipbench.models.estimates import (
+    BYTES,
+    SHARE_OF_PEAK,
+    VLMShape,
+    measured_speed,
+    time_text,
+)
 from flipbench.models.vlm.checkpoints import base_of, first_line, resolve_path
 from flipbench.models.vlm.conversation import Conversation
 from flipbench.models.vlm.families import family_of
 from flipbench.models.vlm.loading import architecture
 from flipbench.models.vlm.processors import load_processor
 
-_N_SAMPLED = 3  # questions whose operations are counted; the model runs for each
+_N_SAMPLED = 3  # questions whose operations are counted; the processor runs for each
 
 
-def answering_memory(
-    model: ModelConfig,
-    texts: Sequence[str],
-    pictures: Sequence[Sequence[Image.Image]],
-    max_tokens: int,
-) -> tuple[int, int]:
-    """Return the bytes of a model's weights, and what a batch of questions takes on top of them.
-
-    The questions are read, with keys and values kept; then the cache grows to ``max_tokens``
-    tokens of reply. Weights count as loaded, also where ``quantization`` makes them smaller.
-
-    Parameters
-    ----------
-    texts : sequence of str, shape (n_questions,)
-        As they are shown to the model, without its chat template.
-    pictures : sequence of sequences of images, shape (n_questions,)
-        All or no questions have some.
-    max_tokens : int
-        Of the longest reply.
-
-    Raises
-    ------
-    PrerequisiteError
-        If configuration or processor cannot be read here.
-    """
-    answering = Answering(model)
-    weights = answering.footprint.now
-    inputs = answering.inputs(texts, pictures)
-
-    @torch.no_grad()
-    def answer() -> None:
-        output = answering.network(**inputs, use_cache=True, logits_to_keep=1)
-        for layer in getattr(output.past_key_values, "layers", ()):
-            for name in ("keys", "values"):  # each token of a reply copies them
-                if isinstance(read := getattr(layer, name, None), torch.Tensor):
-                    shape = (*read.shape[:2], read.shape[2] + max_tokens - 1, *read.shape[3:])
-                    setattr(layer, name, read.new_empty(shape))
-
-    return weights, answering.footprint.peak_of(answer) - weights
-
-
+@dataclass(frozen=True)
 class Answering:
-    """A model without values, and what follows its operations.
+    """A model's shape, and the conversation that says how many tokens a question has."""
 
-    Raises
-    ------
-    PrerequisiteError
-        If configuration or processor cannot be read here.
-    """
+    shape: VLMShape
+    conversation: Conversation
+    dtype: str
 
-    def __init__(self, model: ModelConfig) -> None:
-        self.network, self.conversation = _without_weights(model)
-        self.footprint = Footprint()
-        self.footprint.load(self.network)
+    @classmethod
+    def of(cls, model: ModelConfig) -> Answering:
+        """Build a model without its weights.
 
-    def inputs(
-        self, texts: Sequence[str], pictures: Sequence[Sequence[Image.Image]]
-    ) -> dict[str, Any]:
-        """Return what the network reads; all or no questions have pictures."""
-        shown = zip(texts, pictures, strict=True)
-        prompts = [self.conversation.render(text, len(row)) for text, row in shown]
-        return self.footprint.without_values(self.conversation.encode(prompts, pictures))
-
-    def flops(self, text: str, pictures: Sequence[Image.Image], n_tokens: int = 1) -> int:
-        """Return the operations of one question with a reply of ``n_tokens`` tokens.
-
-        Each token after the first takes two operations per weight; attention to what was read is
-        left out, and the vision tower's weights are counted as if they were used.
+        Raises
+        ------
+        PrerequisiteError
+            If configuration or processor cannot be read here.
         """
-        inputs, before = self.inputs([text], [pictures]), self.footprint.flops
+        where, trust = resolve_path(model.path), {"trust_remote_code": model.trust_remote_code}
+        base, at = base_of(where, model.revision)
+        try:
+            config = architecture(base, **at, **trust)
+            processor = load_processor(
+                where, revision=model.revision, image_padding=model.image_padding, **trust
+            )
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise PrerequisiteError(
+                f"{model.path}: its configuration cannot be read ({first_line(error)})"
+            ) from error
+        with torch.device("meta"):
+            network = AutoModelForImageTextToText.from_config(config, **trust)
+        network.tie_weights()
+        conversation = Conversation(processor, family_of(config), model.path)
+        return cls(VLMShape.of(network), conversation, model.dtype)
 
-        @torch.no_grad()
-        def read() -> None:
-            self.network(**inputs, use_cache=True, logits_to_keep=1)
+    def memory(
+        self, texts: Sequence[str], pictures: Sequence[Sequence[Image.Image]], n_reply: int
+    ) -> tuple[int, int]:
+        """Return the bytes of the weights, and what a batch of questions takes on top of them.
 
-        self.footprint.peak_of(read)
-        n_weights: int = sum(p.numel() for p in self.network.parameters())
-        return self.footprint.flops - before + 2 * n_weights * (n_tokens - 1)
+        Weights count as loaded, also where ``quantization`` makes them smaller.
+
+        Parameters
+        ----------
+        texts : sequence of str, shape (n_questions,)
+            As they are shown to the model, without its chat template.
+        pictures : sequence of sequences of images, shape (n_questions,)
+            All or no questions have some.
+        n_reply : int
+            Tokens of the longest reply.
+        """
+        n_tokens, n_patches = self._size(texts, pictures)
+        weights = BYTES[self.dtype] * self.shape.n_weights
+        on_top = self.shape.answering_bytes(len(texts), n_tokens, n_patches, n_reply, self.dtype)
+        return weights, on_top
+
+    def flops(self, text: str, pictures: Sequence[Image.Image], n_reply: int = 1) -> int:
+        """Return the operations of one question with a reply of ``n_reply`` tokens."""
+        return self.shape.answering_flops(*self._size([text], [pictures]), n_reply)
+
+    def seconds(self, text: str, pictures: Sequence[Image.Image], n_reply: int) -> float:
+        """Return about how long one question takes here, as `answering_time`."""
+        flops = self.flops(text, pictures, n_reply)
+        return flops / (measured_speed(self.dtype) * SHARE_OF_PEAK)
+
+    def _size(
+        self, texts: Sequence[str], pictures: Sequence[Sequence[Image.Image]]
+    ) -> tuple[int, int]:
+        prompts = [
+            self.conversation.render(text, len(row))
+            for text, row in zip(texts, pictures, strict=True)
+        ]
+        inputs = self.conversation.encode(prompts, pictures)
+        return inputs["input_ids"].numel(), self.shape.n_patches(inputs)
 
 
-def _without_weights(model: ModelConfig) -> tuple[Any, Conversation]:
-    """Return a model on the meta device, and its conversation.
-
-    Raises
-    ------
-    PrerequisiteError
-        If configuration or processor cannot be read here.
-    """
-    where, trust = resolve_path(model.path), {"trust_remote_code": model.trust_remote_code}
-    base, at = base_of(where, model.revision)
-    try:
-        config = architecture(base, **at, **trust)
-        processor = load_processor(
-            where, revision=model.revision, image_padding=model.image_padding, **trust
-        )
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise PrerequisiteError(
-            f"{model.path}: its configuration cannot be read ({first_line(error)})"
-        ) from error
-    with torch.device("meta"):
-        network = AutoModelForImageTextToText.from_config(
-            config, dtype=getattr(torch, model.dtype), **trust
-        )
-    network.tie_weights()
-    return network.eval(), Conversation(processor, family_of(config), model.path)
-
-
-def answering_time(asked: Iterable[tuple[ModelConfig, int, Sequence[Probe]]]) -> list[str]:
+def answering_time(questions: Iterable[tuple[ModelConfig, int, Sequence[Probe]]]) -> list[str]:
     """Return at most how long answers take here, from the operations of a few of the questions.
 
     Parameters
     ----------
-    asked : iterable of (ModelConfig, int, sequence of Probe)
+    questions : iterable of (ModelConfig, int, sequence of Probe)
         Weights, how many models of that shape are asked, and the questions to each.
 
     Notes
@@ -150,8 +120,8 @@ def answering_time(asked: Iterable[tuple[ModelConfig, int, Sequence[Probe]]]) ->
     """
     seconds, n_models, unknown = 0.0, 0, []
     speeds: dict[str, float] = {}
-    for model, n, probes in asked:
-        if not probes or not n:
+    for model, n_same, probes in questions:
+        if not probes or not n_same:
             continue
         try:
             flops = _mean_flops(model, probes)
@@ -159,8 +129,8 @@ def answering_time(asked: Iterable[tuple[ModelConfig, int, Sequence[Probe]]]) ->
             unknown.append(f"time not known: {error}")
             continue
         speeds[model.dtype] = measured_speed(model.dtype) * SHARE_OF_PEAK
-        seconds += n * len(probes) * flops / speeds[model.dtype]
-        n_models += n
+        seconds += n_same * len(probes) * flops / speeds[model.dtype]
+        n_models += n_same
     if not n_models:
         return unknown
     rates = ", ".join(f"{speed / 1e12:.2g} TFLOP/s in {d}" for d, speed in speeds.items())
@@ -169,26 +139,12 @@ def answering_time(asked: Iterable[tuple[ModelConfig, int, Sequence[Probe]]]) ->
     return [f"{n_models} {models} with weights here: {about}", *unknown]
 
 
-def seconds_of(
-    model: ModelConfig, text: str, pictures: Sequence[Image.Image], n_tokens: int
-) -> float:
-    """Return about how long one question takes here, as `answering_time`.
-
-    Raises
-    ------
-    PrerequisiteError
-        If configuration or processor cannot be read here.
-    """
-    flops = Answering(model).flops(text, pictures, n_tokens)
-    return flops / (measured_speed(model.dtype) * SHARE_OF_PEAK)
-
-
 def _mean_flops(model: ModelConfig, probes: Sequence[Probe]) -> float:
     """Return the operations of an average question, from those at the quantiles of the sizes."""
     ordered = sorted(probes, key=_size)
     n = min(_N_SAMPLED, len(ordered))
     sample = [ordered[(2 * i + 1) * len(ordered) // (2 * n)] for i in range(n)]
-    answering = Answering(model)
+    answering = Answering.of(model)
     flops = [
         answering.flops(
             probe.prompt + probe.continuation,

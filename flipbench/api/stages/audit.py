@@ -184,7 +184,7 @@ def plan_audit(assembly: Assembly) -> list[str]:
 
 def _embedding(assembly: Assembly, config: CorpusConfig) -> list[str]:
     """Return how many pictures of the corpus are embedded, and the time by some that are timed."""
-    from flipbench.contaminate.training.estimate import time_text  # imports torch
+    from flipbench.models.estimates import time_text
 
     check_corpora(config)
     n_pictures, n_embedded = corpus_size(assembly, config)

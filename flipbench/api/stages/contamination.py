@@ -31,6 +31,7 @@ from flipbench.core.records import Checkpoint, Failure, TrainingPlan
 from flipbench.core.run import Run
 from flipbench.core.stage import messages_above, progress_bar
 from flipbench.distributed.workers import Workers
+from flipbench.models.estimates import measured_speed, size_text, time_text
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -72,7 +73,7 @@ def contaminate(assembly: Assembly, workers: Workers | None = None) -> list[Trai
             check_4bit()
     if todo and is_main():
         if workers.share is None:
-            estimating.check_disk(run.path, _estimates(assembly, regimes, todo, with_memory=False))
+            estimating.check_disk(run.path, _estimates(assembly, regimes, todo))
         n_left = sum(map(n_steps, todo)) - _n_done(todo, run)
         workers.start("contaminate", lambda: _n_done(todo, run), n_left, "train", "step")
     shown = workers.progress and workers.n_workers == 1 and trainer is None
@@ -178,14 +179,12 @@ def plan_contamination(assembly: Assembly) -> list[str]:
     if not plans:
         return ["no training is configured (contaminate.strategies)"]
     done = {c.plan_id for c in assembly.run.read(Checkpoint)}
-    # one process among several cannot try a step by itself
-    alone = n_processes() == 1
-    estimates = _estimates(assembly, regimes, plans, with_memory=alone)
+    estimates = _estimates(assembly, regimes, plans)
     rows = [(plan, e, plan.id in done) for plan, e in zip(plans, estimates, strict=True)]
     todo = [e for _, e, is_done in rows if not is_done]
     scratch = max((e.scratch for e in todo), default=0)
-    disk = estimating.size_text(sum(e.disk for e in todo) + scratch)
-    hours = estimating.time_text(sum(e.seconds for e in todo))
+    disk = size_text(sum(e.disk for e in todo) + scratch)
+    hours = time_text(sum(e.seconds for e in todo))
     summary = f"to do: {len(todo)} of {len(plans)} plans, about {hours}, at most {disk} of disk"
     missing = [plan for plan, _, is_done in rows if not is_done]
     notes = [*_packages_to_install(missing), *_room_to_verify(missing)]
@@ -241,8 +240,6 @@ def _estimates(
     assembly: Assembly,
     regimes: Mapping[str, RegimeData],
     plans: Sequence[TrainingPlan],
-    *,
-    with_memory: bool = True,
 ) -> list[estimating.TrainingCost]:
     """Return the cost of each plan, estimated from a sample of its examples."""
     grid = assembly.config.contaminate
@@ -259,9 +256,8 @@ def _estimates(
                 plan,
                 sample,
                 dtype=dtype,
-                speed=estimating.measured_speed(dtype),
+                speed=measured_speed(dtype),
                 merge=merge,
-                with_memory=with_memory,
             )
         )
     return estimates

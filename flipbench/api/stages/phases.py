@@ -20,7 +20,14 @@ from flipbench.generate.captioners.api import LocalCaptionerSpec
 from flipbench.generate.editors.diffusers_loading import PipelineSpec
 from flipbench.generate.editors.flux_editor import FluxEditorSpec
 from flipbench.models.chat.cost import typical_request
-from flipbench.models.vlm.checkpoints import BYTES, n_weights
+from flipbench.models.estimates import (
+    BYTES,
+    SHARE_OF_PEAK,
+    measured_speed,
+    size_text,
+    time_text,
+)
+from flipbench.models.vlm.checkpoints import n_weights
 from flipbench.prompting.prompts import PromptSettings
 
 log = logging.getLogger(__name__)
@@ -38,8 +45,6 @@ class Need:
 
     def lines(self, phase: str) -> list[str]:
         """Return the phase's line for people, and its details."""
-        from flipbench.contaminate.training.estimate import size_text
-
         if self.weights is None:
             return [f"  {phase}: size not known until it is downloaded ({self.what})"]
         text = f"  {phase}: {size_text(self.weights)} of weights"
@@ -76,8 +81,6 @@ def memory_plan(config: Config, items: Sequence[Item]) -> list[str]:
     ]
     if not needs:
         return []
-    from flipbench.contaminate.training.estimate import size_text  # imports torch: seconds
-
     known = [need.peak or need.weights for _, need in needs]
     most = max(n or 0 for n in known)
     upper = "" if None in known else f": at most {size_text(most)}"
@@ -133,27 +136,24 @@ def _questions(part: PartSettings | ModelConfig, items: Sequence[Item]) -> list[
 
 def _answering(model: ModelConfig, questions: Sequence[Question], n_at_once: int) -> Need:
     asked = questions[:n_at_once]
-    from flipbench.contaminate.training.estimate import time_text
-
     what = f"{model.path}, {model.dtype}" + (", less in 4 bits" if model.quantization else "")
     counts = n_weights(model.path, model.revision)
     weights = BYTES[model.dtype] * counts[""] if counts and "" in counts else None
     if not asked:
         return Need(what, weights)
-    from flipbench.api.stages.answering import answering_memory, seconds_of
+    from flipbench.api.stages.answering import Answering  # imports model libraries
 
     middle = questions[len(questions) // 2]
     shown = (*asked, middle)
     blank = {ref: Image.new("RGB", (ref.width, ref.height)) for q in shown for ref in q.images}
     n_tokens = max(q.max_tokens for q in asked)
     try:
-        weights, on_top = answering_memory(
-            model, [q.text for q in asked], [[blank[r] for r in q.images] for q in asked], n_tokens
-        )
-        pictures = [blank[ref] for ref in middle.images]
-        seconds = seconds_of(model, middle.text, pictures, n_tokens) * len(questions)
+        answering = Answering.of(model)
     except PrerequisiteError as error:
         return Need(f"{what}; {error}", weights)
+    pictures = [[blank[ref] for ref in q.images] for q in shown]
+    weights, on_top = answering.memory([q.text for q in asked], pictures[:-1], n_tokens)
+    seconds = answering.seconds(middle.text, pictures[-1], n_tokens) * len(questions)
     replies = f"replies of {n_tokens} token{'s' * (n_tokens > 1)}"
     about = f"{len(asked)} at a time, {_size(asked[0].images)}, {replies}"
     about += f", at most about {time_text(seconds)} for all {len(questions):,}"
@@ -166,23 +166,20 @@ def _drawing(spec: PipelineSpec, items: Sequence[Item]) -> Need:
     weights = spec.memory()
     if not isinstance(spec, FluxEditorSpec):
         return Need(what, weights)
-    from flipbench.contaminate.training import estimate
-    from flipbench.generate.footprint import factor_of, flux_phases
-
     try:
-        size = _largest(spec, items, factor_of(spec))
-        phases = flux_phases(spec, size)
+        size = _largest(spec, items, spec.shape().factor)
+        phases = spec.phases(size)
     except PrerequisiteError as error:
         return Need(f"{what}; {error}", weights)
-    speed = estimate.measured_speed(spec.dtype) * estimate.SHARE_OF_PEAK
+    speed = measured_speed(spec.dtype) * SHARE_OF_PEAK
     details = [
-        f"{p.name}: {estimate.size_text(p.memory)}, {p.flops / 1e12:,.3g} TFLOP an image, about"
-        f" {estimate.time_text(p.flops / speed)} at {speed / 1e12:.2g} TFLOP/s"
+        f"{p.name}: {size_text(p.memory)}, {p.flops / 1e12:,.3g} TFLOP an image, about"
+        f" {time_text(p.flops / speed)} at {speed / 1e12:.2g} TFLOP/s"
         for p in phases
     ]
     peak = max(phase.memory for phase in phases)
     n_images = sum(len(item.images) for item in items)
-    hours = estimate.time_text(n_images * sum(phase.flops for phase in phases) / speed)
+    hours = time_text(n_images * sum(phase.flops for phase in phases) / speed)
     about = f"{spec.batch_size} at a time, {size[0]} x {size[1]} pixels, about {hours} for"
     about += f" {n_images:,} of that size"
     resident = max(phase.weights for phase in phases)

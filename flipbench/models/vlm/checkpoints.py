@@ -26,8 +26,6 @@ log = logging.getLogger(__name__)
 CARD = "flipbench_card.json"
 ADAPTER, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PACKAGED = "shapes:"
-BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-"""Of a weight, by precision."""
 _END, _INDEX = ".safetensors", ".safetensors.index.json"
 _FULL, _FULL_INDEX = f"model{_END}", f"model{_INDEX}"
 _TEMPLATES = (

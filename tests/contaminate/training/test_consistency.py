@@ -143,7 +143,7 @@ def test_the_loss_equals_its_definition(
     trainer = train._trainer_class(plan)(
         training_examples(plan, items, run.images),
         model=model.eval(),
-        args=train._arguments(trl, plan, tmp_path, "float32", on_cpu=True),
+        args=train._arguments(plan, tmp_path, "float32"),
         processing_class=processor,
         peft_config=prepare(model, plan, "float32"),
     )
