@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from flipbench.config.policy import Policy, RuleName, Vote
 from flipbench.core.errors import DataError
@@ -31,10 +32,12 @@ class Raters:
 
 @dataclass(frozen=True)
 class Ruling:
-    """The decision on one edited pair.
+    """The decision on one item, whether or not it became an edited pair.
 
     Attributes
     ----------
+    decision : str
+        "keep", "reject" or "unsure" (a doubtful pair); empty without an edited image.
     loss : str
         Why it is not kept, as a short label that many pairs share; empty if it is kept.
     decided_by : tuple of str
@@ -44,7 +47,7 @@ class Ruling:
     """
 
     candidate: Candidate
-    decision: Decision
+    decision: Decision | Literal[""]
     loss: str = ""
     decided_by: tuple[str, ...] = ()
     reason: str = ""
@@ -53,6 +56,15 @@ class Ruling:
     def kept(self) -> bool:
         """Whether the pair is kept."""
         return self.decision == "keep"
+
+    @property
+    def missed_step(self) -> str:
+        """The step that the item did not reach; empty if it is kept."""
+        c = self.candidate
+        for step, record in (("flipped", c.flip), ("captioned", c.caption), ("edited", c.edit)):
+            if record is None:
+                return step
+        return "" if self.kept else "kept"
 
 
 def index_verdicts(verdicts: Iterable[Verdict]) -> dict[tuple[str, str], list[Verdict]]:
@@ -108,8 +120,8 @@ def tally(decisions: Sequence[Decision | None], vote: Vote) -> Decision:
         return "keep" if 2 * n_keep > n else "reject" if 2 * n_reject > n else "unsure"
     if vote == "all":
         return "keep" if n_keep == n else "reject" if n_reject else "unsure"
-    kept = n_keep > 0 if vote == "any" else n_keep == n
-    return "keep" if kept else "reject" if n_reject == n else "unsure"
+    is_kept = n_keep > 0 if vote == "any" else n_keep == n
+    return "keep" if is_kept else "reject" if n_reject == n else "unsure"
 
 
 def effective_decision(verdict: Verdict, candidate: Candidate, policy: Policy) -> Decision:
@@ -134,9 +146,9 @@ def _ruling(
         return _by_people(candidate, people, policy)
     for verdict, slug in objections:
         return _by_rule(candidate, verdict, slug)
-    missing = [rater for rater in raters.rules if not any(v.rater == rater for v in verdicts)]
-    if missing:
-        return Ruling(candidate, "unsure", "a rule could not be applied", tuple(missing))
+    silent = [rater for rater in raters.rules if not any(v.rater == rater for v in verdicts)]
+    if silent:
+        return Ruling(candidate, "unsure", "a rule could not be applied", tuple(silent))
     if policy.people == "require":
         return Ruling(candidate, "unsure", "no person has looked")
     return _by_judges(candidate, verdicts, people, policy, raters)
@@ -191,8 +203,9 @@ def _by_judges(
     }
     votes |= {v.rater: effective_decision(v, candidate, policy) for v in people}
     if not votes:
-        kept = policy.unjudged == "keep"
-        return Ruling(candidate, "keep" if kept else "unsure", "" if kept else "nobody judged it")
+        if policy.unjudged == "keep":
+            return Ruling(candidate, "keep")
+        return Ruling(candidate, "unsure", "nobody judged it")
     decision = tally(list(votes.values()), policy.judges)
     loss = ""
     if decision != "keep":
@@ -200,8 +213,8 @@ def _by_judges(
         losses = (f"rejected by {who}", f"{who} disagree", f"{who} are unsure")
         is_incomplete = None in votes.values()
         loss = "a judge gave no verdict" if is_incomplete else _loss(decision, votes, losses)
-    counted = [v for v in verdicts if v.rater in votes]
-    return Ruling(candidate, decision, loss, *_attribution(counted, decision, votes))
+    votes_cast = [v for v in verdicts if v.rater in votes]
+    return Ruling(candidate, decision, loss, *_attribution(votes_cast, decision, votes))
 
 
 def _loss(

@@ -2,145 +2,132 @@
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from flipbench.benchmarks.tables import numbered_rows
+from flipbench.config.policy import Policy
 from flipbench.core.errors import DataError
-from flipbench.core.files import plain_cell
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Failure
 from flipbench.reporting import formats
-from flipbench.reporting.tables import Cell, Column, Row, Table
+from flipbench.reporting.tables import Cell, Column, Row, Table, build_table
 
-from .decide import Ruling
+from .decide import Raters, Ruling, VerdictIndex, decide
 
 N_NAMED = 6
 HEADERS = (
-    "item",
-    "item_id",
-    "edit_id",
-    "category",
-    "step",
-    "decision",
-    "loss",
-    "decided_by",
-    "reason",
+    *("item", "item_id", "edit_id", "category"),
+    *("step", "decision", "loss", "decided_by", "reason"),
 )
+STEPS = ("flipped", "captioned", "edited", "kept")
+_STAGES = dict(zip(STEPS, ("flip", "caption", "edit"), strict=False))
 _PART_OF = {"choose picture": "caption"}  # without the image to redraw, there is no caption
-_STEPS = (("flipped", "flip"), ("captioned", "caption"), ("edited", "edit"))
 
 
 @dataclass(frozen=True)
-class Loss:
-    """An item that did not become a pair: the step it missed, and why, in short and in full.
+class Filtered:
+    """A policy's result: a ruling on each item, in order, whether or not it became a pair."""
 
-    ``decision`` is "reject" or "unsure" (a doubtful pair) if it was edited, else empty.
-    """
+    rulings: tuple[Ruling, ...]
 
-    candidate: Candidate
-    step: str
-    loss: str
-    decided_by: tuple[str, ...] = ()
-    reason: str = ""
-    decision: str = ""
+    @property
+    def kept(self) -> list[Candidate]:
+        """The kept candidates, in order."""
+        return [ruling.candidate for ruling in self.rulings if ruling.kept]
 
-
-@dataclass(frozen=True)
-class Step:
-    """A step of the funnel: the number left after it, and the losses before it."""
-
-    name: str
-    n: int
-    losses: tuple[tuple[str, int], ...] = ()
-
-
-@dataclass(frozen=True)
-class Funnel:
-    """The steps items, flipped, captioned, edited, kept; losses explain every difference."""
-
-    steps: tuple[Step, ...]
+    @property
+    def doubtful(self) -> list[Candidate]:
+        """Candidates neither kept nor clearly rejected, in order: those for people to review."""
+        return [r.candidate for r in self.rulings if r.decision == "unsure"]
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number left after each step."""
-        return {step.name: step.n for step in self.steps}
+        """Number left after each step: items, flipped, captioned, edited, kept."""
+        counts = {"items": len(self.rulings)}
+        n_lost = Counter(ruling.missed_step for ruling in self.rulings)
+        for step, previous in zip(STEPS, ("items", *STEPS), strict=False):
+            counts[step] = counts[previous] - n_lost[step]
+        return counts
 
-    def table(self) -> Table:
-        """Return one row per step, preceded by one row per loss."""
+    def funnel(self) -> Table:
+        """Return one row per step, preceded by one row per loss; rare losses are merged."""
         rows: list[Row] = []
-        total = self.steps[0].n
-        for step in self.steps:
-            rows += [Row("", (Cell(loss), Cell(f"-{n}"), Cell(""))) for loss, n in step.losses]
-            share = formats.percent(step.n / total) if total else formats.NOTHING
-            rows.append(Row(step.name, (Cell(""), Cell(str(step.n)), Cell(share))))
+        for step, n in self.counts.items():
+            losses = Counter(r.loss for r in self.rulings if r.missed_step == step)
+            rows += [
+                Row("", (Cell(loss), Cell(f"-{n_lost}"), Cell("")))
+                for loss, n_lost in _most_common(losses)
+            ]
+            share = formats.percent(n / len(self.rulings)) if self.rulings else formats.NOTHING
+            rows.append(Row(step, (Cell(""), Cell(str(n)), Cell(share))))
         caption = "From items to pairs. Every lost item counts under exactly one loss."
         columns = (Column("lost", numeric=False), Column("n"), Column("% of items"))
         return Table("funnel", caption, "step", columns, (("", tuple(rows)),))
 
+    def losses_by_category(self) -> Table:
+        """Return, for each category, the number of items and where they were lost."""
+        counts: dict[str, Counter[str]] = {}
+        for ruling in self.rulings:
+            by_step = counts.setdefault(ruling.candidate.item.category, Counter())
+            by_step[ruling.missed_step] += 1
+        return build_table(
+            "losses_by_category",
+            "Losses by category.",
+            "category",
+            [
+                ("items", Counter[str].total),
+                *((f"not {step}", _count_of(step)) for step in STEPS),
+                ("kept", _count_of("")),
+            ],
+            {"": [(category or "(none)", counts[category]) for category in sorted(counts)]},
+        )
 
-def losses_of(
-    candidates: Sequence[Candidate], rulings: Iterable[Ruling], failures: Iterable[Failure]
-) -> list[Loss]:
-    """Return every item that is not kept and the reason, in the candidates' order.
+    def loss_rows(self) -> list[tuple[str, ...]]:
+        """Return one row under `HEADERS` for each item that is not kept."""
+        return [
+            (
+                r.candidate.item.name,
+                r.candidate.item.id,
+                r.candidate.edit.id if r.candidate.edit else "",
+                r.candidate.item.category,
+                f"not {r.missed_step}",
+                r.decision,
+                r.loss,
+                "; ".join(r.decided_by),
+                r.reason,
+            )
+            for r in self.rulings
+            if not r.kept
+        ]
 
-    Parameters
-    ----------
-    candidates : sequence of Candidate, shape (N,)
-        All items, whether or not they became pairs.
-    rulings : iterable of Ruling
-        Rulings on those with an edited image.
-    failures : iterable of Failure
-        The run's failures, which explain why an item was not flipped, captioned or edited.
+
+def rule_on(
+    candidates: Sequence[Candidate],
+    verdicts: VerdictIndex,
+    failures: Iterable[Failure],
+    policy: Policy,
+    raters: Raters,
+) -> Filtered:
+    """Return a ruling on every item.
+
+    ``failures`` are the run's, which explain why an item was not flipped, captioned or edited.
     """
-    by_item = {ruling.candidate.item.id: ruling for ruling in rulings}
     messages = {
         (_PART_OF.get(failure.stage, failure.stage), failure.subject): failure.message
         for failure in failures
     }
-    losses = []
+    rulings = []
     for candidate in candidates:
-        step, stage = _lost_at(candidate)
-        if stage:
-            message = messages.get((stage, candidate.subject), "not tried yet")
-            losses.append(Loss(candidate, step, message, (), message))
+        if candidate.edit is not None:
+            rulings.append(decide(candidate, verdicts, policy, raters))
             continue
-        ruling = by_item[candidate.item.id]
-        if not ruling.kept:
-            loss = (ruling.loss, ruling.decided_by, ruling.reason, ruling.decision)
-            losses.append(Loss(candidate, "kept", *loss))
-    return losses
-
-
-def funnel_of(candidates: Sequence[Candidate], losses: Sequence[Loss]) -> Funnel:
-    """Count items per step; if a step has many different losses, the rarest are merged."""
-    n = len(candidates)
-    steps = [Step("items", n)]
-    for name in ("flipped", "captioned", "edited", "kept"):
-        counts = Counter(loss.loss for loss in losses if loss.step == name)
-        n -= counts.total()
-        steps.append(Step(name, n, _most_common(counts)))
-    return Funnel(tuple(steps))
-
-
-def loss_rows(losses: Sequence[Loss]) -> list[tuple[str, ...]]:
-    """Return one row under `HEADERS` for each item that is not kept."""
-    return [
-        (
-            loss.candidate.item.name,
-            loss.candidate.item.id,
-            loss.candidate.edit.id if loss.candidate.edit else "",
-            loss.candidate.item.category,
-            f"not {loss.step}",
-            loss.decision,
-            loss.loss,
-            "; ".join(loss.decided_by),
-            loss.reason,
-        )
-        for loss in losses
-    ]
+        stage = _STAGES[Ruling(candidate, "").missed_step]
+        message = messages.get((stage, candidate.subject), "not tried yet")
+        rulings.append(Ruling(candidate, "", message, (), message))
+    return Filtered(tuple(rulings))
 
 
 def read_doubtful(path: Path) -> set[str]:
@@ -149,52 +136,31 @@ def read_doubtful(path: Path) -> set[str]:
     return {edit_id for edit_id, decision in rows if decision == "unsure"}
 
 
-def read_columns(path: Path, first: str, second: str) -> list[tuple[str, str]]:
-    """Return two columns of ``kept.csv`` or ``reasons.csv``, row by row.
+def read_columns(path: Path, *columns: str) -> list[tuple[str, ...]]:
+    """Return columns of ``kept.csv`` or ``reasons.csv``, row by row.
 
     Raises
     ------
     DataError
         If the file cannot be read or lacks a column.
     """
+    remedy = "'flipbench filter' rewrites it"
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = csv.DictReader(file)
-            return [(plain_cell(row[first] or ""), plain_cell(row[second] or "")) for row in rows]
-    except (OSError, KeyError, UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path}: {error!r}; 'flipbench filter' rewrites it") from error
+        return [tuple(row[name] for name in columns) for _, row in numbered_rows(path)[1]]
+    except KeyError as error:
+        raise DataError(f"{path}: no column {error}; {remedy}") from error
+    except DataError as error:
+        raise DataError(f"{error}; {remedy}") from error
 
 
-def loss_by_category_table(candidates: Sequence[Candidate], losses: Sequence[Loss]) -> Table:
-    """Return, for each category, the number of items and where they were lost."""
-    n_all: Mapping[str, int] = Counter(c.item.category for c in candidates)
-    lost = Counter((loss.candidate.item.category, loss.step) for loss in losses)
-    steps = ("flipped", "captioned", "edited", "kept")
-    rows = []
-    for category in sorted(n_all):
-        n_lost = [lost[category, step] for step in steps]
-        counts = (n_all[category], *n_lost, n_all[category] - sum(n_lost))
-        rows.append(Row(category or "(none)", tuple(Cell(str(n)) for n in counts)))
-    headers = ("items", *(f"not {step}" for step in steps), "kept")
-    columns = tuple(map(Column, headers))
-    return Table(
-        "losses_by_category", "Losses by category.", "category", columns, (("", tuple(rows)),)
-    )
+def _count_of(step: str) -> Callable[[Counter[str]], int]:
+    return lambda counts: counts[step]
 
 
-def _lost_at(candidate: Candidate) -> tuple[str, str]:
-    """Return the step the candidate did not reach and its stage, or two empty strings."""
-    made = (candidate.flip, candidate.caption, candidate.edit)
-    for (step, stage), record in zip(_STEPS, made, strict=True):
-        if record is None:
-            return step, stage
-    return "", ""
-
-
-def _most_common(counts: Counter[str]) -> tuple[tuple[str, int], ...]:
-    ordered = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
-    if len(ordered) <= N_NAMED + 1:
-        return tuple(ordered)
-    rest = ordered[N_NAMED:]
-    others = f"{len(rest)} other reasons, see reasons.csv"
-    return (*ordered[:N_NAMED], (others, sum(n for _, n in rest)))
+def _most_common(counts: Counter[str]) -> list[tuple[str, int]]:
+    losses = sorted(counts.items(), key=lambda loss: (-loss[1], loss[0]))
+    if len(losses) <= N_NAMED + 1:
+        return losses
+    rare = losses[N_NAMED:]
+    summary = f"{len(rare)} other reasons, see reasons.csv"
+    return [*losses[:N_NAMED], (summary, sum(n for _, n in rare))]

@@ -23,8 +23,8 @@ def kept_rows(rulings: Sequence[Ruling]) -> list[tuple[str, ...]]:
     for ruling in rulings:
         item, edit = ruling.candidate.item, ruling.candidate.edit
         if ruling.kept and edit is not None:
-            made_of = (item.name, item.id, edit.id, edit.image.sha256, item.category)
-            rows.append((*made_of, "; ".join(ruling.decided_by)))
+            pair = (item.name, item.id, edit.id, edit.image.sha256, item.category)
+            rows.append((*pair, "; ".join(ruling.decided_by)))
     return rows
 
 

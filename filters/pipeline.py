@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from flipbench.config.policy import Policy
@@ -17,40 +17,13 @@ from flipbench.models.protocols import Judge, release
 from flipbench.reporting.writers import rows_csv, write_tables
 
 from . import funnel, kept_list
-from .decide import Raters, Ruling, decide, index_verdicts
-from .funnel import (
-    Funnel,
-    Loss,
-    funnel_of,
-    loss_by_category_table,
-    loss_rows,
-    losses_of,
-    read_columns,
-)
+from .decide import Raters, index_verdicts
+from .funnel import Filtered, read_columns, rule_on
 from .judges.rules import RuleStage, build_rules
 from .judges.stage import JudgeStage
 from .kept_list import kept_rows
 
 FOLDER = "filter"
-
-
-@dataclass(frozen=True)
-class Filtered:
-    """A policy's result: a ruling on each edited candidate, all losses, and the funnel."""
-
-    rulings: tuple[Ruling, ...]
-    losses: tuple[Loss, ...]
-    funnel: Funnel
-
-    @property
-    def kept(self) -> list[Candidate]:
-        """The kept candidates, in order."""
-        return [ruling.candidate for ruling in self.rulings if ruling.kept]
-
-    @property
-    def doubtful(self) -> list[Candidate]:
-        """Candidates neither kept nor clearly rejected, in order: those for people to review."""
-        return [r.candidate for r in self.rulings if r.decision == "unsure"]
 
 
 def keep_valid(
@@ -91,12 +64,12 @@ def keep_valid(
     policy = policy or Policy()
     raters, reports = rate(candidates, judges, run, policy, options)
     filtered = apply_policy(candidates, raters, run, policy)
-    write_filtered(filtered, candidates, run.path / FOLDER, policy)
+    write_filtered(filtered, run.path / FOLDER, policy)
     kept = [ruling for ruling in filtered.rulings if ruling.kept]
     pairs = tuple(r.candidate.pair("keep" if r.decided_by else UNJUDGED) for r in kept)
     names = {rater for ruling in kept for rater in ruling.decided_by}
     made_by = {"raters": raters_text(names, run)} if names else {}
-    return PairedBenchmark(name, pairs, run.images, filtered.funnel.counts, made_by), reports
+    return PairedBenchmark(name, pairs, run.images, filtered.counts, made_by), reports
 
 
 def raters_text(names: Collection[str], run: Run) -> str:
@@ -156,12 +129,12 @@ def unjudged(
     if not _rates_rejected(judge, policy):
         rules = {rule.name for rule in build_rules(policy.rules, edited)}
         tasks = _unopposed(edited, rules, run)
-    known = run.ids(Verdict)
+    stored = run.ids(Verdict)
     return [
         c
         for stage in _runs_of(judge, run, policy)
         for c in [*tasks, *(c for c in candidates if not c.edit)]
-        if c.edit is None or stage.id_of(c) not in known
+        if c.edit is None or stage.id_of(c) not in stored
     ]
 
 
@@ -170,20 +143,16 @@ def apply_policy(
 ) -> Filtered:
     """Decide on all candidates from the verdicts in ``run``; calls no judge."""
     verdicts = index_verdicts(run.read(Verdict))
-    rulings = [decide(c, verdicts, policy, raters) for c in candidates if c.edit]
-    losses = losses_of(candidates, rulings, run.read(Failure))
-    return Filtered(tuple(rulings), tuple(losses), funnel_of(candidates, losses))
+    return rule_on(candidates, verdicts, run.read(Failure), policy, raters)
 
 
-def write_filtered(
-    filtered: Filtered, candidates: Sequence[Candidate], folder: Path, policy: Policy
-) -> Path:
+def write_filtered(filtered: Filtered, folder: Path, policy: Policy) -> Path:
     """Write ``kept.csv``, ``reasons.csv``, the funnel and the policy; return the page's path."""
     write_atomically(folder / "policy.json", policy.model_dump_json(indent=2) + "\n")
-    kept, lost = kept_rows(filtered.rulings), loss_rows(filtered.losses)
-    write_atomically(folder / "kept.csv", rows_csv(kept_list.HEADERS, kept))
-    write_atomically(folder / "reasons.csv", rows_csv(funnel.HEADERS, lost))
-    tables = [filtered.funnel.table(), loss_by_category_table(candidates, filtered.losses)]
+    kept = rows_csv(kept_list.HEADERS, kept_rows(filtered.rulings))
+    write_atomically(folder / "kept.csv", kept)
+    write_atomically(folder / "reasons.csv", rows_csv(funnel.HEADERS, filtered.loss_rows()))
+    tables = [filtered.funnel(), filtered.losses_by_category()]
     return write_tables(tables, folder, "funnel.md", "What happened to every item")
 
 
@@ -198,12 +167,12 @@ def filtered_in(run: Run) -> list[Candidate]:
     DataError
         If one of the two files cannot be read.
     """
-    listed: dict[str, str] = {}
+    edit_ids: dict[str, str] = {}
     for path in (run.path / FOLDER / "kept.csv", run.path / FOLDER / "reasons.csv"):
         if not path.exists():
             return []
-        listed |= dict(read_columns(path, "item_id", "edit_id"))
-    return _candidates(run, listed)
+        edit_ids |= {item_id: edit for item_id, edit in read_columns(path, "item_id", "edit_id")}
+    return _candidates(run, edit_ids)
 
 
 def edited_in(run: Run) -> list[Candidate]:

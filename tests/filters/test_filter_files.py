@@ -164,7 +164,7 @@ def test_a_file_without_doubtful_pairs_is_refused(tmp_path: Path) -> None:
     for data in (None, b"item,edit_id\n0001,x\n", b"item,edit_id,decision\n\xff,x,unsure\n"):
         if data:
             path.write_bytes(data)
-        with pytest.raises(DataError, match=r"reasons\.csv: .*flipbench filter"):
+        with pytest.raises(DataError, match=r"reasons\.csv.*flipbench filter"):
             read_doubtful(path)
 
 

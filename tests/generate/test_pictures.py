@@ -13,13 +13,15 @@ from flipbench.api.stages.assembly import Assembly
 from flipbench.api.stages.generation import generate, plan_generation
 from flipbench.config.chat import ChatSpec
 from flipbench.config.experiment import load_config
+from flipbench.config.policy import Policy
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate, PictureChoice
 from flipbench.core.records import Caption, Flip, Item, content_id
 from flipbench.core.run import Run
 from flipbench.distributed.workers import Workers
-from flipbench.filters.funnel import losses_of
+from flipbench.filters.decide import Raters
+from flipbench.filters.funnel import rule_on
 from flipbench.generate.captioners.api import APICaptioner
 from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
@@ -186,9 +188,9 @@ def test_a_reply_without_a_picture_is_a_failure_that_the_funnel_names_and_is_ret
         assert "names picture 11, but there are 3" in report.failures[0].message
         captioned, (captions,) = generator.caption(chosen, QUIET)
         assert not captions.n_done and not captions.n_failed, "not captioned without a choice"
-        losses = losses_of(captioned, [], report.failures)
-        assert [loss.step for loss in losses] == ["captioned"] * 2
-        assert "names picture 11" in losses[0].reason
+        rulings = rule_on(captioned, {}, report.failures, Policy(), Raters()).rulings
+        assert [ruling.missed_step for ruling in rulings] == ["captioned"] * 2
+        assert "names picture 11" in rulings[0].reason
         server.reply = lambda _: "Picture: 1"
         chosen, (report,) = generator.choose(flips, QUIET)
         assert report.n_done == 2 and [c.picture for c in chosen] == [0, 0]

@@ -82,7 +82,7 @@ def _policy_without(
         decided[left_out] = {
             ruling.candidate.edit.id: ruling.decision
             for ruling in rulings
-            if ruling.candidate.edit and ruling.decided_by
+            if ruling.candidate.edit and ruling.decision and ruling.decided_by
         }
     return decided
 

@@ -184,7 +184,7 @@ def test_every_filter_s_precision_and_recall_are_measured(
     assert oracle.recall.value == 1
     assert oracle.rejection_recall.k == len(WRONG_ANSWER)
     assert (found["policy"].precision.value, found["policy"].recall.value) == (1, 1)
-    assert filtered.funnel.counts["kept"] == list(fault_of.values()).count("")
+    assert filtered.counts["kept"] == list(fault_of.values()).count("")
 
     tables = {table.key: table for table in agreement_tables(report)}
     (policy,) = (row for row in tables["agreement"].rows if row.header == "policy")
