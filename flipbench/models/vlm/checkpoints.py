@@ -88,17 +88,14 @@ def padding_of(
     card = check_card(Path(path)) if Path(path).is_dir() else {}
     if trained_with := card.get("settings", {}).get("image_padding"):
         return "square" if trained_with == "square" else "none"
-    base, at = base_of(path, revision)
-    config = _config(base, at)
+    config = _config(*base_of(path, revision))
     tower = config.get("vision_config") or {}
     is_llava = config.get("model_type") == "llava" and tower.get("image_size", 336) == 336
     return "square" if is_llava and "clip" in tower.get("model_type", "clip") else "none"
 
 
 def _config(base: str, at: dict[str, str]) -> dict[str, Any]:
-    if not Path(base).is_dir():
-        return read_object(_hub_config(base, at))
-    file = Path(base) / "config.json"
+    file = Path(base) / "config.json" if Path(base).is_dir() else _hub_config(base, at)
     return read_object(file) if file.exists() else {}
 
 
@@ -127,12 +124,10 @@ def fingerprint(
     elif Path(path).is_dir():
         content = folder_hash(path)
     else:
-        content = f"{path}@{_commit(path, at)}"
+        content = (
+            f"{path}@{_hub_config(path, at).parent.name}"  # .../snapshots/<commit>/config.json
+        )
     return hashlib.sha256(f"{content} {precision} {backend}".encode()).hexdigest()[:24]
-
-
-def _commit(hub_id: str, at: dict[str, str]) -> str:
-    return _hub_config(hub_id, at).parent.name  # .../snapshots/<commit>/config.json
 
 
 def _hub_config(hub_id: str, at: dict[str, str]) -> Path:
@@ -362,7 +357,7 @@ def check_hub() -> None:
 
 def _refuse_adapter_on_hub(hub_id: str, at: dict[str, str]) -> None:
     """Refuse a hub id with an adapter, which transformers would load, unchecked, onto its base."""
-    if _cached(hub_id, ADAPTER, at):
+    if _hub_file(hub_id, ADAPTER, at):
         raise PrerequisiteError(
             f"{hub_id}: it has an adapter ({ADAPTER}), and adapters are read from folders only;"
             f" download it ('hf download {hub_id} --local-dir FOLDER') and give the folder"
@@ -399,7 +394,7 @@ def _check_templates(adapter: Path, base: str, at: dict[str, str]) -> None:
 def _templates(source: str, at: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the chat templates of a checkpoint, each with its file's name."""
     for name in _TEMPLATES:
-        path = Path(source) / name if Path(source).is_dir() else _cached(source, name, at)
+        path = Path(source) / name if Path(source).is_dir() else _hub_file(source, name, at)
         if path is None or not path.exists():
             continue
         if path.suffix == ".jinja":
@@ -411,17 +406,14 @@ def _templates(source: str, at: dict[str, str]) -> Iterator[tuple[str, str]]:
         yield from ((name, text.strip()) for text in texts if isinstance(text, str))
 
 
-def _cached(hub_id: str, name: str, at: dict[str, str]) -> Path | None:
-    from transformers.utils import cached_file
+def _hub_file(hub_id: str, name: str, at: dict[str, str]) -> Path | None:
+    from huggingface_hub import hf_hub_download
 
-    quietly = {"_raise_exceptions_for_missing_entries": False}
-    quietly |= {"_raise_exceptions_for_connection_errors": False}
     try:
-        path = cached_file(hub_id, name, **quietly, **at)
-    except (OSError, ValueError) as error:  # there is no such checkpoint, which loading it says
+        return Path(hf_hub_download(hub_id, name, **at))
+    except (OSError, ValueError) as error:  # none, or no such checkpoint, which loading it says
         log.debug("%s of %s is not known: %s", name, hub_id, error)
         return None
-    return Path(path) if path else None
 
 
 def _check_folder(folder: Path) -> None:

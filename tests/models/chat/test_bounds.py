@@ -102,6 +102,15 @@ def test_the_time_out_bounds_the_whole_attempt(
     assert seconds < 4 * TIMEOUT
 
 
+def test_looking_up_the_servers_name_counts(
+    store: ImageStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(4 * TIMEOUT))
+    reply, seconds = ask("http://server.invalid/v1", store)
+    assert isinstance(reply, ServiceError) and "did not answer within 0.5 s" in str(reply)
+    assert seconds < 3 * TIMEOUT
+
+
 def test_every_attempt_has_the_whole_time(serve: Serve, store: ImageStore) -> None:
     n_asked = []
 
