@@ -9,7 +9,6 @@ import re
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -256,11 +255,12 @@ class ChatAPI:
                 return ServiceError(f"{self.server} answered with invalid JSON ({reason})")
             self.answered = True
             reply, usage = read_reply(body, self.spec, request, recorded(parameters))
+            # the reply has this very dict
             usage |= {"server": self.server, "n_retries": raw.retries_taken}
             if raw.request_id:
                 usage["request_id"] = self.scrub.text(raw.request_id)
             self.count(usage)
-            return replace(reply, usage=usage) if isinstance(reply, ChatReply) else reply
+            return reply
         return ServiceError(f"{self.server} rejects all of {', '.join(_OPTIONAL)}")
 
     def _omit_parameters(self, *names: str, reason: str = "") -> bool:

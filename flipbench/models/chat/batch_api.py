@@ -17,7 +17,6 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -325,8 +324,6 @@ class BatchAPI:
             usage["server"] = self.api.server
             if isinstance(request_id := response.get("request_id"), str) and request_id:
                 usage["request_id"] = request_id
-            if isinstance(reply, ChatReply):
-                return replace(reply, usage=usage), usage
             return reply, usage
         problem = _as_dict(row.get("error")) or _as_dict(_as_dict(body).get("error"))
         code, message = (str(problem.get(name) or "") for name in ("code", "message"))

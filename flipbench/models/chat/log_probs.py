@@ -100,9 +100,24 @@ def text_fields(tokens: Sequence[PromptToken], *, every_token: bool) -> dict[str
     of the most likely tokens.
     """
     values = [token.log_prob for token in tokens if token.log_prob is not None]
-    fields: dict[str, Any] = {"log_likelihood": math.fsum(values), "n_tokens": len(values)}
-    if every_token or len(values) <= N_WITH_STATISTICS:
-        fields["token_log_probs"] = tuple(round(value, 5) for value in values)
+    return token_fields(math.fsum(values), values, every_token=every_token)
+
+
+def token_fields(
+    log_likelihood: float,
+    log_probs: Sequence[float],
+    means: Sequence[float] = (),
+    deviations: Sequence[float] = (),
+    *,
+    every_token: bool = False,
+) -> dict[str, Any]:
+    """Return the fields of a response for T tokens; of many, only the sum by default."""
+    fields: dict[str, Any] = {"log_likelihood": log_likelihood, "n_tokens": len(log_probs)}
+    if every_token or len(log_probs) <= N_WITH_STATISTICS:
+        columns = {"log_probs": log_probs, "means": means, "deviations": deviations}
+        for name, values in columns.items():
+            if len(values) == len(log_probs):
+                fields[f"token_{name}"] = tuple(round(value, 5) for value in values)
     return fields
 
 
@@ -147,15 +162,9 @@ def reply_statistics(
     for _, top in token_log_probs:
         log_p = np.array(top) - np.logaddexp.reduce(top)
         mean = float(np.exp(log_p) @ log_p)
-        means.append(round(mean, 5))
-        deviations.append(round(float(np.sqrt(np.exp(log_p) @ (log_p - mean) ** 2)), 5))
-    return {
-        "log_likelihood": float(sum(log_probs)),
-        "n_tokens": len(log_probs),
-        "token_log_probs": tuple(round(value, 5) for value in log_probs),
-        "token_means": tuple(means),
-        "token_deviations": tuple(deviations),
-    }
+        means.append(mean)
+        deviations.append(float(np.sqrt(np.exp(log_p) @ (log_p - mean) ** 2)))
+    return token_fields(float(sum(log_probs)), log_probs, means, deviations, every_token=True)
 
 
 def letter_log_probs(

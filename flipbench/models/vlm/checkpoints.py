@@ -410,7 +410,7 @@ def _hub_file(hub_id: str, name: str, at: dict[str, str]) -> Path | None:
     from huggingface_hub import hf_hub_download
 
     try:
-        return Path(hf_hub_download(hub_id, name, **at))
+        return Path(hf_hub_download(hub_id, name, revision=at.get("revision")))
     except (OSError, ValueError) as error:  # none, or no such checkpoint, which loading it says
         log.debug("%s of %s is not known: %s", name, hub_id, error)
         return None

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from flipbench.core.errors import DataError
-from flipbench.models.chat.log_probs import N_WITH_STATISTICS
+from flipbench.models.chat.log_probs import token_fields
 from flipbench.models.vlm.prefill import PrefillRequest, PrefillResult
 
 _MAX_LOGITS = 2**26
@@ -51,17 +51,9 @@ class TokenStatistics:
         """Return the fields of a response; of many tokens, only the sum by default."""
         if self.log_probs.isnan().any():
             raise DataError("a token's log-probability is NaN; load the model with dtype: float32")
-        fields: dict[str, Any] = {
-            "log_likelihood": float(self.log_probs.double().sum()),
-            "n_tokens": len(self),
-        }
-        if every_token or len(self) <= N_WITH_STATISTICS:
-            fields |= {
-                "token_log_probs": _rounded(self.log_probs),
-                "token_means": _rounded(self.means),
-                "token_deviations": _rounded(self.deviations),
-            }
-        return fields
+        columns = (self.log_probs.tolist(), self.means.tolist(), self.deviations.tolist())
+        log_likelihood = float(self.log_probs.double().sum())
+        return token_fields(log_likelihood, *columns, every_token=every_token)
 
 
 def token_statistics(
@@ -153,7 +145,3 @@ def pack_state(state: torch.Tensor) -> str:
 def unpack_state(text: str) -> NDArray[np.float32]:
     """Return the state packed by `pack_state`, shape (d,)."""
     return np.frombuffer(base64.b64decode(text), dtype=_STATE)
-
-
-def _rounded(values: torch.Tensor) -> tuple[float, ...]:
-    return tuple(round(float(x), 5) for x in values)
