@@ -19,8 +19,7 @@ from ..protocol.rules import Verdict
 from ..report.score_frame import result_columns
 from ..report.titles import TEST, VERDICTS, as_header
 from ..verdict.decision import Decision, GapEvidence, decide
-from ..verdict.sensitivity import changes_of
-from ..verdict.tables import memory_cell
+from ..verdict.verdict_tables import memory_cell
 from ..verdict.wording import qualifiers, sentence
 from .prediction import listing
 
@@ -72,7 +71,7 @@ class GapTable:
     @property
     def qualifiers(self) -> list[str]:
         """What the verdict assumes and rests on besides the gap, in sentences."""
-        return qualifiers(self.evidence, self.decision)
+        return qualifiers(self.decision)
 
     @property
     def warnings(self) -> list[str]:
@@ -85,9 +84,7 @@ class GapTable:
 
     def sentence(self) -> str:
         """Return the verdict in words."""
-        gap, evidence = self.evidence.gap, self.evidence
-        clusters = dict(zip(evidence.pairs.ids, evidence.pairs.clusters, strict=True))
-        return sentence(gap.benchmark, evidence, self.decision, changes_of(gap, clusters))
+        return sentence(self.decision)
 
     def table(self) -> Table:
         """Return a table of one row with the columns of the report's main table."""

@@ -12,9 +12,11 @@ import math
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
+import yaml
 
 from flipbench.core.errors import ConfigError
 from flipbench.core.randomness import generator
@@ -24,13 +26,7 @@ from flipbench.reporting import formats
 from ..protocol.rules import MAX_UNPARSED, Verdict, significant
 from ..scoring.old_answers import WrongAnswer, stratified_p, without_old_answers
 from ..scoring.paired_replies import Integers, PairedReplies, Pairs, Reading, Replies
-from ..scoring.soundness import (
-    Doubt,
-    Guessing,
-    Judged,
-    attraction_text,
-    shows_nothing,
-)
+from ..scoring.soundness import Doubt, Guessing, Judged, attraction_text, shows_nothing
 from ..statistics.gap_tests import MeanDifference, drop_p, mean_difference, scaled_drop_p
 from ..statistics.letters import LetterPairs, standardized_drop_p
 from ..statistics.resampling import Array
@@ -51,6 +47,14 @@ UNLIKE_STRENGTH = 0.15
 """Difference in accuracy on the originals beyond which clean models' gaps are no guide."""
 ENOUGH_REFERENCES = 10
 """References with which models of unlike strength are still judged rightly."""
+_DOUBTS: dict[str, dict[str, str]] = yaml.safe_load(
+    Path(__file__).with_name("doubts.yaml").read_text(encoding="utf-8")
+)
+_OPPOSITE: dict[Reading, Reading] = {
+    "as read": "as read",
+    "kindest": "harshest",
+    "harshest": "kindest",
+}
 
 
 @dataclass(frozen=True)
@@ -142,13 +146,13 @@ class GapEvidence:
             return score.p_value  # leaving old answers out cannot make it smaller
         ids = set(score.per_item) if among is None else set(score.per_item) & among
         pairs = self.pairs
-        wrong = [
+        wrong_answers = [
             answer
             for answer in _wrong_answers(pairs, replies.perturbed, right=pairs.new, other=pairs.old)
             if answer.item_id in ids
         ]
         n_bad = 0 if self.exchangeable else math.ceil(BAD_EDITS * len(ids))
-        return without_old_answers(wrong, n_bad)
+        return without_old_answers(wrong_answers, n_bad)
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,7 @@ class Decision:
         Sequential evidence after each pair.
     """
 
+    evidence: GapEvidence
     verdict: Verdict
     decides: Decides
     leading: Score
@@ -199,6 +204,12 @@ class Decision:
         if self.doubts or self.verdict in ("contaminated", "not_detected"):
             return ", ".join(doubt.kind for doubt in self.doubts)
         return self.leading.warnings[-1] if self.leading.warnings else "no answers"
+
+
+def doubt(name: str, **values: Any) -> Doubt:
+    """Return one of the doubts of ``doubts.yaml``, with its numbers."""
+    words = _DOUBTS[name]
+    return Doubt(words["reason"].format(**values), words["remedy"], words["kind"])
 
 
 def decide(evidence: GapEvidence) -> Decision:
@@ -232,8 +243,8 @@ class _Deliberation:
         for reference in references:
             p_value = self.evidence.attraction_p(reference.attraction, reference.replies)
             if p_value <= self.evidence.alpha / len(references) and reference.attraction:
-                old = attraction_text(reference.attraction)
-                reasons[reference.name] = f"it seems to have seen the originals too: {old}"
+                old_answers = attraction_text(reference.attraction)
+                reasons[reference.name] = f"it seems to have seen the originals too: {old_answers}"
             elif self.evidence.replies.is_same_as(reference.replies):
                 reasons[reference.name] = "its replies are the model's own, wrong ones included"
         return reasons
@@ -243,12 +254,17 @@ class _Deliberation:
         return tuple(r for r in self.evidence.references if r.name not in self.left_out)
 
     @cached_property
+    def models(self) -> list[PairedReplies]:
+        """Replies of the model, then of its references."""
+        return [self.evidence.replies, *(reference.replies for reference in self.references)]
+
+    @cached_property
     def difference(self) -> MeanDifference | None:
         """The difference from the mean of several references."""
         if len(self.references) < 2:
             return None
-        changes, others = self._changes("as read")
-        return mean_difference(changes, others, self.evidence.pairs.clusters)
+        changes, *clean_changes = self._changes("as read")
+        return mean_difference(changes, clean_changes, self.evidence.pairs.clusters)
 
     @cached_property
     def leading(self) -> Score:
@@ -282,15 +298,15 @@ class _Deliberation:
             elif verdict == "contaminated":
                 doubts.append(self._needs_reference())
         if verdict in ("contaminated", "not_detected"):
+            by_old_answers = decides == "old_answer_attraction"
             doubts += [*self._unknown_replies(verdict, decides), *self._strength(verdict)]
-            doubts += (
-                self._letters(verdict) if decides != "old_answer_attraction" and not doubts else []
-            )
-            doubts += self._unjudged() if decides == "old_answer_attraction" else []
+            doubts += [] if by_old_answers or doubts else self._letters(verdict)
+            doubts += self._unjudged() if by_old_answers else []
             doubts += self._no_effect()
             doubts += self._swapped() if verdict == "not_detected" and not self.references else []
             doubts += evidence.other_causes if verdict == "contaminated" else ()
         return Decision(
+            evidence,
             "inconclusive" if doubts else verdict,
             decides,
             leading,
@@ -305,124 +321,79 @@ class _Deliberation:
 
     def _running_evidence(self) -> Array:
         """Return the evidence after each pair, counting for the model what cannot be read."""
-        evidence = self.evidence
-        models = [evidence.replies, *(reference.replies for reference in self.references)]
-        known = evidence.confidence
-        if known is not None and all(m.fingerprint in known for m in models):
-            values = [known[m.fingerprint] for m in models]
+        confidence, clusters = self.evidence.confidence, self.evidence.pairs.clusters
+        if confidence is not None and all(m.fingerprint in confidence for m in self.models):
+            values = [confidence[m.fingerprint] for m in self.models]
         else:
-            kindest, harshest = self._changes("kindest")
-            values = [kindest, *harshest]
+            values = self._changes("kindest")
         if len(values) > 2:
             raise ConfigError(
                 "sequential evidence compares with one clean model at most; give one --reference"
             )
         difference = np.nan_to_num(values[0] - values[1] if values[1:] else values[0])
         totals: dict[str, float] = {}
-        last = {cluster: i for i, cluster in enumerate(evidence.pairs.clusters)}
-        for cluster, value in zip(evidence.pairs.clusters, difference.tolist(), strict=True):
+        last_pairs = {cluster: i for i, cluster in enumerate(clusters)}
+        for cluster, value in zip(clusters, difference.tolist(), strict=True):
             totals[cluster] = totals.get(cluster, 0.0) + value
         by_pair = np.zeros(len(difference))  # a cluster counts once its last pair is known
-        by_pair[[last[cluster] for cluster in totals]] = list(totals.values())
+        by_pair[[last_pairs[cluster] for cluster in totals]] = list(totals.values())
         return running_evidence(by_pair)
 
-    def _changes(self, reading: Reading) -> tuple[Array, list[Array]]:
-        """Return the model's changes, and those of the references read the other way round."""
-        opposite: dict[Reading, Reading] = {
-            "as read": "as read",
-            "kindest": "harshest",
-            "harshest": "kindest",
-        }
-        replies = self.evidence.replies
-        return replies.changes(reading), [
-            reference.replies.changes(opposite[reading]) for reference in self.references
-        ]
+    def _changes(self, reading: Reading) -> list[Array]:
+        """Return the model's changes, then those of the references read the other way round."""
+        replies, *clean_replies = self.models
+        opposite = _OPPOSITE[reading]
+        return [replies.changes(reading), *(clean.changes(opposite) for clean in clean_replies)]
 
-    def _p(self, reading: Reading) -> float:
-        changes, references = self._changes(reading)
-        return drop_p(changes, self.evidence.pairs.clusters, references)
+    def _old_answers(self) -> str:
+        attraction = self.evidence.attraction
+        return f"; {attraction_text(attraction)}" if attraction and attraction.n else ""
 
     def _needs_reference(self) -> Doubt:
         p = formats.p_equation(self.evidence.gap.p_value or 0.0)
-        attraction = self.evidence.attraction
-        old = f"; {attraction_text(attraction)}" if attraction and attraction.n else ""
-        return Doubt(
-            "edited images may be harder than their originals for any model, so a gap alone"
-            f" ({p}) proves nothing{old}",
-            "compare with clean models (--reference; one is a start, ten are worth having)",
-            "needs reference",
-        )
+        return doubt("needs reference", p=p, old=self._old_answers())
 
     def _unknown_replies(self, verdict: Verdict, decides: Decides) -> list[Doubt]:
         """Withhold what replies that cannot be read, or are missing, could turn round."""
-        models = [self.evidence.replies, *(r.replies for r in self.references)]
-        for replies in models:
-            n = len(self.evidence.pairs.ids)
-            for version, k in zip(
-                ("originals", "perturbed versions"), replies.n_unknown, strict=True
-            ):
+        n = len(self.evidence.pairs.ids)
+        for replies in self.models:
+            versions = zip(("originals", "perturbed versions"), replies.n_unknown, strict=True)
+            for version, k in versions:
                 if k > MAX_UNPARSED * n:
-                    return [
-                        Doubt(
-                            f"{k:,} of the {n:,} replies of {replies.model} to {version} are"
-                            " unreadable or missing",
-                            "read the replies; ask for the letter only, or in the other way"
-                            " (--ask); run failed questions again",
-                            "unreadable replies",
-                        )
-                    ]
-        if decides in ("old_answer_attraction", "sequential") or not any(
-            sum(m.n_unknown) for m in models
-        ):
+                    return [doubt("many unknown", k=k, n=n, model=replies.model, version=version)]
+        n_unknown = sum(sum(replies.n_unknown) for replies in self.models)
+        if decides in ("old_answer_attraction", "sequential") or not n_unknown:
             return []
-        flagged = verdict == "contaminated"
-        p_value = self._p("kindest" if flagged else "harshest")
+        reading: Reading = "kindest" if verdict == "contaminated" else "harshest"
+        changes, *clean_changes = self._changes(reading)
+        p_value = drop_p(changes, self.evidence.pairs.clusters, clean_changes)
         if significant(p_value, self.evidence.alpha) == verdict:
             return []
-        n_unknown = sum(sum(replies.n_unknown) for replies in models)
-        side = "for" if flagged else "against"
-        return [
-            Doubt(
-                f"{n_unknown:,} replies that cannot be read or are missing decide: if they count"
-                f" {side} the model, {formats.p_equation(p_value)}",
-                "run the same command again for the replies that are missing; where they cannot be"
-                " read, ask for the letter only, or in the other way (--ask)",
-                "unreadable replies",
-            )
-        ]
+        side = "for" if verdict == "contaminated" else "against"
+        return [doubt("unknown decide", n=n_unknown, side=side, p=formats.p_equation(p_value))]
 
     def _letters(self, verdict: Verdict) -> list[Doubt]:
         """Withhold what a preference for a letter gives, if letters differ between the versions."""
         evidence, pairs = self.evidence, self.evidence.pairs
-        models = [evidence.replies, *(reference.replies for reference in self.references)]
-        kept = (pairs.old >= 0) & (pairs.new >= 0)
-        for replies in models:
-            kept &= ~(replies.original.missing | replies.perturbed.missing)
-        if not kept.any():
+        usable = (pairs.old >= 0) & (pairs.new >= 0)
+        for replies in self.models:
+            usable &= ~(replies.original.missing | replies.perturbed.missing)
+        if not usable.any():
             return []
-        letters = LetterPairs(pairs.old[kept], pairs.new[kept], pairs.n_options[kept])
+        letters = LetterPairs(pairs.old[usable], pairs.new[usable], pairs.n_options[usable])
         # that letters differ by chance alone is expected now and then; by construction, always
         level = UNLIKELY if evidence.exchangeable else evidence.alpha
         if letters.margins_p(generator(0, evidence.gap.benchmark_id, "letters")) > level:
             return []
-        right = [
-            (r.original.right[kept].astype(float), r.perturbed.right[kept].astype(float))
-            for r in models
+        model, *clean = [
+            (r.original.right[usable].astype(float), r.perturbed.right[usable].astype(float))
+            for r in self.models
         ]
-        clusters = list(itertools.compress(pairs.clusters, kept.tolist()))
-        p_value = standardized_drop_p(letters, right[0], clusters, right[1:])
+        clusters = list(itertools.compress(pairs.clusters, usable.tolist()))
+        p_value = standardized_drop_p(letters, model, clusters, clean)
         if significant(p_value, evidence.alpha) == verdict:
             return []
-        return [
-            Doubt(
-                "the right letters differ between originals and perturbed versions, so a model that"
-                f" prefers a letter falls without memory; at equal letters"
-                f" {formats.p_equation(p_value)}",
-                "draw the new answers again with matched letters (generate.new_letters), or shuffle"
-                " the options of both versions alike",
-                "letters",
-            )
-        ]
+        return [doubt("letters", p=formats.p_equation(p_value))]
 
     def _strength(self, verdict: Verdict) -> list[Doubt]:
         """Withhold a verdict to which references of another strength are biased.
@@ -448,79 +419,52 @@ class _Deliberation:
         )
         if {significant(p_value, evidence.alpha) for p_value in p_values} == {verdict}:
             return []
-        stronger = "stronger" if lead > 0 else "weaker"
+        n = len(references)
         return [
-            Doubt(
-                f"the model is {abs(100 * lead):.0f} points {stronger} than"
-                f" {_listed(self.references)} on the originals, and the result is another in"
-                " proportion to what each gets right, or in odds",
-                "compare with clean models of like strength, or with ten",
+            doubt(
                 "unlike strength",
+                points=abs(100 * lead),
+                stronger="stronger" if lead > 0 else "weaker",
+                references=self.references[0].name if n == 1 else f"the {n} references",
             )
         ]
 
     def _unjudged(self) -> list[Doubt]:
         """Withhold what rests on edits that nobody is known to have judged."""
         evidence, judged = self.evidence, self.evidence.judged
-        unjudged = "nobody is known to have judged the perturbed images"
-        if judged.n_judged:
-            p_value = evidence.attraction_p(
-                evidence.attraction, evidence.replies, evidence.judged_ids
-            )
-            if p_value <= evidence.alpha:
-                return []
-            unjudged = (
-                f"it is not ({formats.p_equation(p_value)}) on the {judged.n_judged:,} of"
-                f" {judged.n:,} pairs that were judged valid"
-            )
-        return [
-            Doubt(
-                f"old answers attract the model, but {unjudged}, and bad edits do the same",
-                "have the pairs judged (flipbench filter or flipbench review), say who judged them"
-                " (--judged-by), or compare with a clean model (--reference)",
-                "unjudged",
-            )
-        ]
+        if not judged.n_judged:
+            return [doubt("unjudged", judged="nobody is known to have judged the perturbed images")]
+        p_value = evidence.attraction_p(evidence.attraction, evidence.replies, evidence.judged_ids)
+        if p_value <= evidence.alpha:
+            return []
+        on_judged = (
+            f"it is not ({formats.p_equation(p_value)}) on the {judged.n_judged:,} of"
+            f" {judged.n:,} pairs that were judged valid"
+        )
+        return [doubt("unjudged", judged=on_judged)]
 
     def _swapped(self) -> list[Doubt]:
         """Ask whether the versions are swapped: wrong originals then name the other's answer."""
         pairs, gap = self.evidence.pairs, self.evidence.gap
-        original = self.evidence.replies.original
         if gap.statistic is None or gap.statistic <= 0:
             return []
-        wrong = [
+        replies = self.evidence.replies.original
+        wrong_answers = [
             answer
-            for answer in _wrong_answers(pairs, original, right=pairs.old, other=pairs.new)
+            for answer in _wrong_answers(pairs, replies, right=pairs.old, other=pairs.new)
             if answer.n_options > 2
         ]
-        n_other = sum(answer.is_old for answer in wrong)
-        if not wrong or stratified_p(wrong) > UNLIKELY:
+        if not wrong_answers or stratified_p(wrong_answers) > UNLIKELY:
             return []
-        return [
-            Doubt(
-                f"{n_other:,} of {len(wrong):,} wrong answers to originals name the perturbed"
-                " version's answer, as if the two versions were swapped",
-                "give them the other way round if they are; if not, compare with a clean model"
-                " (--reference)",
-                "swapped?",
-            )
-        ]
+        k = sum(answer.is_old for answer in wrong_answers)
+        return [doubt("swapped", k=k, n=len(wrong_answers))]
 
     def _no_effect(self) -> list[Doubt]:
         guessing, attraction = self.evidence.guessing, self.evidence.attraction
         if not shows_nothing(guessing, attraction, self.evidence.alpha):
             return []
-        models = "; ".join(each.text() for each in guessing)
-        old = f"; {attraction_text(attraction)}" if attraction and attraction.n else ""
-        return [
-            Doubt(
-                "no model does better than guessing on the perturbed versions, so their images may"
-                f" show nothing: {models}{old}",
-                "look at the pairs (flipbench review), or give a clean model that can answer such"
-                " questions (--reference)",
-                "no effect",
-            )
-        ]
+        models = "; ".join(model.text() for model in guessing)
+        return [doubt("no effect", models=models, old=self._old_answers())]
 
 
 def _wrong_answers(
@@ -546,19 +490,19 @@ def _against_mean(
     """Return the score of rule "relative" against the mean of several references."""
     base = references[0].score
     gaps = [float(np.nanmean(r.replies.changes())) for r in references]
+    results = [r.score.reference for r in references if r.score.reference]
     accuracies = {}
     for version in ("original", "perturbed"):
-        counts = [r.score.reference.accuracies[version] for r in references if r.score.reference]
+        counts = [result.accuracies[version] for result in results]
         accuracies[version] = Count(k=sum(c.k for c in counts), n=sum(c.n for c in counts))
+    verdict = base.verdict
+    if verdict != "inconclusive":
+        verdict = significant(difference.p_below, alpha)
     return base.revised(
         statistic=difference.difference,
         interval=difference.interval,
         p_value=difference.p_below,
-        verdict=(
-            base.verdict
-            if base.verdict == "inconclusive"
-            else significant(difference.p_below, alpha)
-        ),
+        verdict=verdict,
         n=difference.n,
         reference_fingerprint=content_id(*sorted(r.replies.fingerprint for r in references)),
         reference=ReferenceResult(
@@ -569,8 +513,3 @@ def _against_mean(
             means={"spread": Mean(mean=difference.spread, n=len(references))},
         ),
     )
-
-
-def _listed(references: Sequence[Reference]) -> str:
-    names = [reference.name for reference in references]
-    return names[0] if len(names) == 1 else f"the {len(names)} references"

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 from scipy import stats
 
 from flipbench.core.records import PairedCounts, Score
-from flipbench.reporting import formats
 
 from ..statistics.intervals import design_effect
-from ..statistics.paired import mcnemar_p
 from ..statistics.power import detectable_drop, pairs_needed, with_memory
 from ..statistics.resampling import by_cluster, exact_label_swap_p
+from .decision import Decision
 
 MOST_PAIRS = 4096
 """The largest number of pairs that is searched and reported."""
@@ -37,125 +36,123 @@ class PairsNeeded:
 
 @dataclass(frozen=True)
 class Sensitivity:
-    """What would change a verdict.
+    """The numbers that would change a verdict.
 
     Attributes
     ----------
-    sentences : tuple of str
-        One per change.
-    pairs : tuple of PairsNeeded
-        Power of the exact one-sided McNemar test if answers rise as often as by chance here; empty
-        if the verdict is not based on that test.
-    is_rough : bool
-        Whether they are rough because pairs share images.
-    """
-
-    sentences: tuple[str, ...]
-    pairs: tuple[PairsNeeded, ...] = ()
-    is_rough: bool = False
-
-
-@dataclass(frozen=True)
-class Changes:
-    """The pairs that changed between the two versions, and what they share.
-
-    Attributes
-    ----------
-    gap : Score
-        The model's own gap.
-    totals : tuple of int or None
-        By image or group, the number of pairs that rose minus those that fell; None if no pairs
-        share one.
+    gap, leading : Score
+        The model's own gap, and the score of the gap that decides.
+    totals : tuple of int
+        By image or group, the number of pairs that rose minus those that fell.
     effect : float
-        How many pairs are worth one that shares no image.
+        How many pairs are worth one that shares no image; 1 if no pairs share one.
+    is_shared : bool
+        Whether pairs share images, so that numbers of pairs are rough.
     """
 
     gap: Score
-    totals: tuple[int, ...] | None = None
+    leading: Score
+    totals: tuple[int, ...]
     effect: float = 1.0
+    is_shared: bool = False
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether pairs share images, so that numbers of pairs are rough."""
-        return self.totals is not None
+    @classmethod
+    def of(cls, decision: Decision) -> Sensitivity:
+        """Return the sensitivity of a decision."""
+        gap, pairs = decision.evidence.gap, decision.evidence.pairs
+        cluster_of = dict(zip(pairs.ids, pairs.clusters, strict=True))
+        clusters, values = [cluster_of[name] for name in gap.per_item], list(gap.per_item.values())
+        totals = np.rint(by_cluster(np.array(values), clusters)[0]).astype(int).tolist()
+        if len(totals) == len(values):
+            return cls(gap, decision.leading, tuple(totals))
+        effect = design_effect(values, clusters)
+        return cls(gap, decision.leading, tuple(totals), effect, is_shared=True)
 
     @property
     def worth(self) -> float:
         """The number of independent pairs that these are worth."""
         return self.gap.n / self.effect
 
+    @property
+    def detectable(self) -> float | None:
+        """The smallest drop that the pairs detect four times in five, a positive fraction."""
+        return detectable_drop(int(self.worth), self._changed, self.gap.alpha, TARGET_POWER)
 
-def changes_of(gap: Score, clusters: Mapping[str, str]) -> Changes:
-    """Return the changes of a gap, given what each original shares with others, by its id."""
-    shared = [clusters[item_id] for item_id in gap.per_item]
-    if len(set(shared)) == len(shared):
-        return Changes(gap)
-    values = list(gap.per_item.values())
-    totals, _ = by_cluster(np.array(values), shared)
-    whole = tuple(int(total) for total in np.rint(totals))
-    return Changes(gap, whole, design_effect(values, shared))
+    @property
+    def to_discount(self) -> int:
+        """About how many fallen items to discount for a verdict "contaminated" to be lost."""
+        if self.leading is self.gap:
+            return items_to_discount(self.totals, self.gap.alpha)
+        assert self.leading.interval is not None
+        return math.floor(-self.leading.interval.high * self.leading.n) + 1
+
+    @property
+    def to_rise(self) -> int:
+        """About how many more items must rise for a verdict "contaminated" to be lost."""
+        return items_to_rise(self.totals, self.gap.alpha)
+
+    @property
+    def to_fall(self) -> int | None:
+        """About how many more items must fall for a verdict "contaminated"; None beyond all."""
+        return items_to_fall(self.totals, counts_of(self.gap).n11, self.gap.alpha)
+
+    @property
+    def needed(self) -> int | None:
+        """Pairs that detect the measured gap four times in five; None beyond `MOST_PAIRS`.
+
+        Of a difference between two gaps, whose power has no exact analysis, the number scales its
+        interval.
+        """
+        assert self.leading.statistic is not None
+        if self.leading is self.gap:
+            return self._pairs_needed(self.leading.statistic).for_80
+        assert self.leading.interval is not None
+        difference, high = self.leading.statistic, self.leading.interval.high
+        z, z_power = float(stats.norm.ppf(0.975)), float(stats.norm.ppf(TARGET_POWER))
+        scale = ((high - difference) / z * (z + z_power) / difference) ** 2
+        return math.ceil(scale * self.leading.n)
+
+    @cached_property
+    def pairs(self) -> tuple[PairsNeeded, ...]:
+        """Power of the exact test if answers rise as often as by chance here.
+
+        Empty if the verdict is not based on that test.
+        """
+        gap = self.gap
+        if not gap.n or self.leading is not gap or gap.verdict == "not_applicable":
+            return ()
+        rows = [self._pairs_needed(drop) for drop in _GAPS]
+        if gap.verdict == "not_detected" and gap.statistic is not None and gap.statistic < 0:
+            rows.append(self._pairs_needed(gap.statistic, measured=True))
+        return tuple(sorted(rows, key=lambda row: row.gap))
+
+    @property
+    def _changed(self) -> float:
+        """The share of answers that change by chance: all that changed, and one more."""
+        counts = counts_of(self.gap)
+        return min(1.0, (counts.b + counts.c + 1) / self.gap.n)
+
+    def _pairs_needed(self, drop: float, *, measured: bool = False) -> PairsNeeded:
+        design = with_memory(drop, self._changed, self.gap.alpha)
+        most = int(MOST_PAIRS / self.effect)
+        needed = (_pairs_needed(design, level, most) for level in (TARGET_POWER, 0.95))
+        for_80, for_95 = (n if n is None else math.ceil(n * self.effect) for n in needed)
+        return PairsNeeded(drop, for_80, for_95, measured)
 
 
-def sensitivity(changes: Changes, leading: Score) -> Sensitivity:
-    """Return what would change the verdict of ``leading``."""
-    gap = changes.gap
-    if not gap.n:
-        return Sensitivity((_obstacle(gap),))
-    if leading.verdict == "not_applicable":
-        return Sensitivity(
-            ("A clean model (--reference), if possible the one this model was trained from.",)
-        )
-    if leading is not gap:
-        return Sensitivity(tuple(_of_relative(changes, leading)))
-    sentences = _of_test(changes)
-    if gap.verdict == "contaminated":
-        sentences.append(
-            "A clean model (--reference), ideally the one this model was trained from: the verdict"
-            " is then based on the difference between the gaps, and perturbed versions that are"
-            " harder than their originals no longer count against the model."
-        )
-    else:
-        sentences.append(
-            "A clean model (--reference): perturbed versions that are easier than their originals"
-            " hide a gap, and only a comparison with a model that has seen neither reveals it."
-        )
-    return Sensitivity(tuple(sentences), _power_rows(changes), changes.is_shared)
+def counts_of(gap: Score) -> PairedCounts:
+    """Return the paired counts of a score of the perturbation gap, which always has them."""
+    assert gap.paired is not None
+    return gap.paired
 
 
-def items_to_discount(b: int, c: int, alpha: float) -> int:
-    """Return how many of ``b`` fallen items must be discounted for p to rise above ``alpha``.
-
-    >>> items_to_discount(9, 1, 0.05)
-    3
-    """
-    return next(k for k in range(b + 1) if mcnemar_p(b - k, c, "drop") > alpha)
-
-
-def items_to_rise(b: int, c: int, alpha: float) -> int:
-    """Return how many more items must go from wrong to right for p to rise above ``alpha``.
-
-    >>> items_to_rise(9, 1, 0.05)
-    2
-    """
-    return next(k for k in range(b + 1) if mcnemar_p(b, c + k, "drop") > alpha)
-
-
-def items_to_fall(b: int, c: int, n11: int, alpha: float) -> int | None:
-    """Return how many more of ``n11`` items right in both must fall for p <= ``alpha``, or None.
-
-    >>> items_to_fall(3, 1, 10, 0.05), items_to_fall(3, 1, 2, 0.05)
-    (4, None)
-    """
-    return next((k for k in range(n11 + 1) if mcnemar_p(b + k, c, "drop") <= alpha), None)
-
-
-def shared_to_discount(totals: Sequence[int], alpha: float) -> int:
+def items_to_discount(totals: Sequence[int], alpha: float) -> int:
     """Return about how many fallen items, in images or groups, to discount for p > ``alpha``.
 
     Image by image, from the one on which fewest items fell or from that on which most did,
-    whichever takes fewer.
+    whichever takes fewer. Exact if no items share an image.
 
-    >>> shared_to_discount([-1] * 9 + [1], 0.05), shared_to_discount([-4] * 8, 0.05)
+    >>> items_to_discount([-1] * 9 + [1], 0.05), items_to_discount([-4] * 8, 0.05)
     (3, 16)
     """
     fell = sorted(-total for total in totals if total < 0)
@@ -174,150 +171,22 @@ def _discounted(fell: Sequence[int], totals: Sequence[int], alpha: float) -> int
     return discounted
 
 
-def shared_to_rise(totals: Sequence[int], alpha: float) -> int:
+def items_to_rise(totals: Sequence[int], alpha: float) -> int:
     """Return about how many more items must rise, each on an image of its own, for p > ``alpha``.
 
-    >>> shared_to_rise([-1] * 9 + [1], 0.05)
+    >>> items_to_rise([-1] * 9 + [1], 0.05)
     2
     """
     most = sum(abs(total) for total in totals) + 1
     return next(k for k in range(most) if exact_label_swap_p([*totals, *([1] * k)]) > alpha)
 
 
-def shared_to_fall(totals: Sequence[int], n11: int, alpha: float) -> int | None:
+def items_to_fall(totals: Sequence[int], n11: int, alpha: float) -> int | None:
     """Return about how many more of ``n11`` items must fall for p <= ``alpha``, or None.
 
-    >>> shared_to_fall([-1] * 3 + [1], 10, 0.05), shared_to_fall([-1] * 3 + [1], 2, 0.05)
+    >>> items_to_fall([-1] * 3 + [1], 10, 0.05), items_to_fall([-1] * 3 + [1], 2, 0.05)
     (4, None)
     """
     return next(
         (k for k in range(n11 + 1) if exact_label_swap_p([*totals, *([-1] * k)]) <= alpha), None
     )
-
-
-def counts_of(gap: Score) -> PairedCounts:
-    """Return the paired counts of a score of the perturbation gap, which always has them."""
-    assert gap.paired is not None
-    return gap.paired
-
-
-def detectable_gap(changes: Changes, target_power: float = TARGET_POWER) -> float | None:
-    """Return the smallest drop that the pairs compared detect, a positive fraction, or None."""
-    return detectable_drop(
-        int(changes.worth), _changed(changes.gap), changes.gap.alpha, target_power
-    )
-
-
-def _changed(gap: Score) -> float:
-    """Return the share of answers that change by chance, as far as these show it.
-
-    All that changed, and one more, so that the share is never 0.
-    """
-    counts = counts_of(gap)
-    return min(1.0, (counts.b + counts.c + 1) / gap.n)
-
-
-def _power_rows(changes: Changes) -> tuple[PairsNeeded, ...]:
-    gap = changes.gap
-    rows = [_power_row(drop, changes) for drop in _GAPS]
-    if gap.verdict == "not_detected" and gap.statistic is not None and gap.statistic < 0:
-        rows.append(_power_row(gap.statistic, changes, measured=True))
-    return tuple(sorted(rows, key=lambda row: row.gap))
-
-
-def _power_row(drop: float, changes: Changes, *, measured: bool = False) -> PairsNeeded:
-    design = with_memory(drop, _changed(changes.gap), changes.gap.alpha)
-    most = int(MOST_PAIRS / changes.effect)
-    needed = (_pairs_needed(design, level, most) for level in (TARGET_POWER, 0.95))
-    for_80, for_95 = (n if n is None else math.ceil(n * changes.effect) for n in needed)
-    return PairsNeeded(drop, for_80, for_95, measured)
-
-
-def _of_test(changes: Changes) -> list[str]:
-    gap, flips = changes.gap, _flips(changes)
-    counts, alpha, totals = counts_of(gap), gap.alpha, changes.totals
-    b, c, n11 = counts.b, counts.c, counts.n11
-    about = "about " if changes.is_shared else ""
-    if gap.verdict == "contaminated":
-        if totals is None:
-            discount, rise = items_to_discount(b, c, alpha), items_to_rise(b, c, alpha)
-        else:
-            discount, rise = shared_to_discount(totals, alpha), shared_to_rise(totals, alpha)
-        return [
-            f"{flips} The verdict would no longer be “contaminated” if {about}{discount:,} of the"
-            f" {b:,} that fell were discounted because the perturbed image does not show its new"
-            f" answer (check them below), or if {about}{rise:,} more had risen."
-        ]
-    if gap.verdict == "inconclusive":
-        return [f"{flips} {_obstacle(gap)}"]
-    if totals is None:
-        fall = items_to_fall(b, c, n11, alpha)
-    else:
-        fall = shared_to_fall(totals, n11, alpha)
-    needed = (
-        "The gap would not be significant even if every pair that is right in both versions"
-        f" ({n11:,}) had fallen."
-        if fall is None
-        else f"The verdict would be “contaminated” if {about}{fall:,} more of the {n11:,} right in"
-        " both versions had fallen."
-    )
-    return [f"{flips} {needed}", _more_pairs(changes)]
-
-
-def _obstacle(gap: Score) -> str:
-    return f"What prevents a verdict: {gap.warnings[-1]}."
-
-
-def _flips(changes: Changes) -> str:
-    counts = counts_of(changes.gap)
-    shared = ""
-    if changes.is_shared:
-        shared = (
-            " Pairs share images or groups, which the test treats as units:"
-            f" {changes.effect:.1f} pairs are worth about one that shares none."
-        )
-    return (
-        f"Of {changes.gap.n:,} pairs, {counts.b:,} fell (right on the original, wrong on the"
-        f" perturbed version) and {counts.c:,} rose (the reverse).{shared}"
-    )
-
-
-def _more_pairs(changes: Changes) -> str:
-    gap = changes.gap
-    assert gap.statistic is not None
-    if gap.statistic >= 0:
-        return "The gap is not negative, so more pairs like these would not change the verdict."
-    needed = _power_row(gap.statistic, changes).for_80
-    about = "about " if changes.is_shared else ""
-    true_gap = f"If the true gap is the measured one, {formats.points(gap.statistic)} points,"
-    takes, detect = f"{true_gap} it takes", "pairs to detect it four times in five"
-    if needed is None:
-        return f"{takes} more than {MOST_PAIRS:,} {detect}."
-    return f"{takes} {about}{needed:,} {detect}: {max(0, needed - gap.n):,} more."
-
-
-def _of_relative(changes: Changes, leading: Score) -> list[str]:
-    """Return what would change a verdict that is based on the difference between two gaps.
-
-    Its power has no exact analysis: the numbers scale its interval.
-    """
-    assert leading.statistic is not None and leading.interval is not None
-    difference, high = leading.statistic, leading.interval.high
-    if leading.verdict == "contaminated":
-        discount = math.floor(-high * leading.n) + 1
-        return [
-            f"{_flips(changes)} The interval of the difference would reach 0 if about"
-            f" {discount:,} of the {counts_of(changes.gap).b:,} that fell were discounted because"
-            " the perturbed image does not show its new answer; check them below.",
-            "More clean models: the verdict then rests on the mean of their gaps, and allows for"
-            " how much these differ.",
-        ]
-    if difference >= 0:
-        return ["A gap below the reference's; more pairs like these would not change the verdict."]
-    z = float(stats.norm.ppf(0.975))
-    scale = ((high - difference) / z * (z + float(stats.norm.ppf(TARGET_POWER))) / difference) ** 2
-    return [
-        f"If the true difference is the measured one, {formats.points(difference)} points, it takes"
-        f" about {math.ceil(scale * leading.n):,} pairs for its interval to lie below 0 four times"
-        f" in five; there are {leading.n:,}."
-    ]

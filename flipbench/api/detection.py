@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flipbench.core.stage import StageReport
     from flipbench.evaluate.diagnosis.diagnosis import Diagnosis
     from flipbench.evaluate.protocol.rules import Verdict
-    from flipbench.evaluate.verdict.page import VerdictPage
+    from flipbench.evaluate.verdict.verdict_page import VerdictPage
     from flipbench.models.protocols import VLM
 
 
@@ -107,17 +107,17 @@ class DetectionResult:
     @property
     def scores(self) -> Sequence[Score]:
         """The model's scores by all detectors and rules."""
-        return self.content.evidence.scores
+        return self.content.finding.scores
 
     @property
     def not_run(self) -> Mapping[str, str]:
         """Detectors that were left out, and why."""
-        return self.content.evidence.not_run
+        return self.content.finding.not_run
 
     @property
     def diagnosis(self) -> Diagnosis | None:
         """Why items fell; mostly "not asked" unless `detect` was given ``diagnose``."""
-        return self.content.evidence.diagnosis
+        return self.content.finding.diagnosis
 
     @cached_property
     def page(self) -> Path:
@@ -132,7 +132,7 @@ class DetectionResult:
         DataError
             If the folder cannot be written, or an image of the benchmark is gone.
         """
-        from flipbench.evaluate.verdict.page import write_verdict
+        from flipbench.evaluate.verdict.verdict_page import write_verdict
 
         return write_verdict(self.content, Path(folder))
 
@@ -147,7 +147,7 @@ class DetectionResult:
         return f"<DetectionResult {self.verdict}: {self.sentence}>"
 
     def _repr_html_(self) -> str:
-        from flipbench.evaluate.verdict.tables import (
+        from flipbench.evaluate.verdict.verdict_tables import (
             gap_table,
             other_detectors_table,
             readings_table,

@@ -27,8 +27,7 @@ def card(
 
     As Markdown and JSON, to publish beside a model or a benchmark. Nothing is asked again.
     """
-    from flipbench.evaluate.verdict.transparency import card_of
-    from flipbench.evaluate.verdict.transparency_page import write_card
+    from flipbench.evaluate.verdict.transparency_card import card_of, write_card
 
     made = card_of(run, rates)
     report = run / "report"

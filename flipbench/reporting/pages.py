@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from markupsafe import Markup
 from flipbench.core.files import markdown_text, printable
 from flipbench.reporting import formats
 
+_FILTERS = ("as_sentence", "number", "p_equation", "p_value", "percent", "points", "rate")
 TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -32,24 +34,37 @@ def environment(*folders: Path) -> Environment:
     return pages
 
 
-def text_environment(*folders: Path) -> Environment:
-    """Return an environment for sentences and Markdown, with the functions of `formats` as filters.
+def text_environment(folder: Path, *, flat: bool = False) -> Environment:
+    """Return an environment for sentences and Markdown, with functions of `formats` as filters.
 
-    Nothing is escaped but by the filter ``md``, and an undefined name is an error.
+    Nothing is escaped but by the filter ``md``, and an undefined name is an error. With ``flat``,
+    values and calls have no line breaks, so that only the template's own count.
     """
     texts = Environment(
-        loader=FileSystemLoader(folders),
+        loader=FileSystemLoader(folder),
         undefined=StrictUndefined,
+        finalize=_flat if flat else None,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    texts.filters |= {
-        name: getattr(formats, name)
-        for name in ("as_sentence", "number", "p_equation", "p_value", "percent", "points", "rate")
-    }
-    texts.filters |= {"md": markdown_text, "n": "{:,}".format, "interval": formats.interval}
+    texts.filters |= {name: getattr(formats, name) for name in _FILTERS}
+    texts.filters |= {"md": markdown_text, "n": "{:,}".format}
     return texts
+
+
+def paragraphs(text: str) -> list[str]:
+    r"""Return the paragraphs of a text, each on one line.
+
+    >>> paragraphs("one\nline\n \n\nanother\n")
+    ['one line', 'another']
+    """
+    lines = (re.sub("[ \n]+", " ", part).strip() for part in re.split(r"\n\s*\n", text))
+    return [line for line in lines if line]
+
+
+def _flat(value: Any) -> Any:
+    return re.sub(r"[\r\n]", " ", value) if isinstance(value, str) else value
 
 
 def _shown(value: Any) -> Any:

@@ -35,10 +35,8 @@ from flipbench.evaluate.scoring.old_answers import DETECTOR as ATTRACTION
 from flipbench.evaluate.scoring.paired_replies import PairedReplies
 from flipbench.evaluate.scoring.scores import cluster_of
 from flipbench.evaluate.statistics.sequential import pairs_until
-from flipbench.evaluate.verdict.basis import CONFIDENCE, Evidence
-from flipbench.evaluate.verdict.page import VerdictPage
-from flipbench.evaluate.verdict.replies import replies_of
-from flipbench.evaluate.verdict.verdict import ModelVerdict
+from flipbench.evaluate.verdict.verdict import CONFIDENCE, ModelVerdict
+from flipbench.evaluate.verdict.verdict_page import VerdictPage, replies_of
 from flipbench.models.chat.log_probs import LEAST_SHARE
 from flipbench.models.engine import Answers, answers_of
 from flipbench.models.protocols import VLM
@@ -338,7 +336,7 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
         name: PairedReplies.read(benchmark, prompt_settings, own) for name, own in answers.items()
     }
     alone = {name for name in configured.names if not isinstance(DETECTORS[name], GridDetector)}
-    evidence = Evidence(
+    finding = ModelVerdict(
         benchmark=benchmark,
         model=subject.name,
         scores=[s for s in scores if s.model_fingerprint == subject.fingerprint],
@@ -357,7 +355,7 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
     shares, low = _letter_shares(benchmark, prompt_settings, answers)
     settings |= shares
     notes = [*places_asked(detection), *_notes(detection), *low, *configured.notes()]
-    return VerdictPage(ModelVerdict(evidence), grid, replies, settings, notes), reports
+    return VerdictPage(finding, grid, replies, settings, notes), reports
 
 
 def _examine_look_by_look(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
@@ -381,7 +379,7 @@ def _examine_look_by_look(detection: Detection) -> tuple[VerdictPage, list[Stage
         for report in asked:
             earlier = reports.get(report.stage)
             reports[report.stage] = report if earlier is None else earlier.followed_by(report)
-        finding = ModelVerdict(replace(page.finding.evidence, sequential=True))
+        finding = replace(page.finding, sequential=True)
         running = finding.decision.evidence_by_pair
         enough = running is not None and pairs_until(running, finding.gap.alpha) is not None
         if enough or n >= len(pairs):

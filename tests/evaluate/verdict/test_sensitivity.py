@@ -10,19 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flipbench.core.records import Interval
 from flipbench.evaluate.statistics.paired import mcnemar_p
 from flipbench.evaluate.statistics.power import Design, power
 from flipbench.evaluate.verdict import sensitivity as verdict_sensitivity
 from flipbench.evaluate.verdict.sensitivity import (
-    Changes,
-    detectable_gap,
     items_to_discount,
     items_to_fall,
     items_to_rise,
 )
 from flipbench.evaluate.verdict.verdict import ModelVerdict
-from flipbench.evaluate.verdict.wording import interval_text
 from tests.fixtures.policies import by_hand
 from tests.fixtures.verdicts import judge
 
@@ -47,14 +43,14 @@ def test_numbers_of_items_are_rough_where_items_share_images(make_world: Any) ->
     falls = by_hand(world, [True] * 60, [i >= 32 for i in range(60)])
     finding = judge(world, falls, exchangeable=True)
     assert finding.verdict == "contaminated" and finding.gap.p_value == pytest.approx(1 / 256)
-    assert "if about 16 of the 32 that fell" in finding.sensitivity.sentences[0]
-    assert "or if about" in finding.sensitivity.sentences[0]
-    assert "4.2 pairs are worth about one" in finding.sensitivity.sentences[0]
-    assert finding.sensitivity.is_rough
+    assert "if about 16 of the 32 that fell" in finding.what_would_change[0]
+    assert "or if about" in finding.what_would_change[0]
+    assert "4.2 pairs are worth about one" in finding.what_would_change[0]
+    assert finding.sensitivity.is_shared
     few = judge(world, by_hand(world, [True] * 60, [i >= 12 for i in range(60)]))
     assert few.verdict == "not_detected"
     assert "worth about 14 that share no image" in few.sentence
-    assert "if about 2 more of the 48 right in both" in few.sensitivity.sentences[0]
+    assert "if about 2 more of the 48 right in both" in few.what_would_change[0]
     everything = judge(world, by_hand(world, [True] * 60, [False] * 60)).gap.interval
     assert everything.low == -1 and everything.high < -0.5
 
@@ -63,12 +59,13 @@ def test_numbers_of_items_are_rough_where_items_share_images(make_world: Any) ->
 def test_the_number_of_items_that_would_change_the_verdict_is_exact(
     b: int, c: int, n11: int, alpha: float
 ) -> None:
+    totals = [-1] * b + [1] * c
     if mcnemar_p(b, c, "drop") <= alpha:
-        lose, rise = items_to_discount(b, c, alpha), items_to_rise(b, c, alpha)
+        lose, rise = items_to_discount(totals, alpha), items_to_rise(totals, alpha)
         assert mcnemar_p(b - lose, c, "drop") > alpha >= mcnemar_p(b - lose + 1, c, "drop")
         assert mcnemar_p(b, c + rise, "drop") > alpha >= mcnemar_p(b, c + rise - 1, "drop")
     else:
-        fall = items_to_fall(b, c, n11, alpha)
+        fall = items_to_fall(totals, n11, alpha)
         if fall is None:
             assert mcnemar_p(b + n11, c, "drop") > alpha
         else:
@@ -81,9 +78,10 @@ def test_the_detectable_gap_has_80_percent_power(make_world: Any, fell: int, ros
     world = make_world.make(n=200)
     original = [i >= rose for i in range(200)]
     perturbed = [i < rose or i >= rose + fell for i in range(200)]
-    gap = judge(world, by_hand(world, original, perturbed)).gap
+    finding = judge(world, by_hand(world, original, perturbed))
+    gap = finding.gap
     assert (gap.paired.b, gap.paired.c) == (fell, rose)
-    least = detectable_gap(Changes(gap))
+    least = finding.sensitivity.detectable
     assert least is not None
     rise = (fell + rose + 1) / 400
 
@@ -107,12 +105,12 @@ def test_the_verdict_sensitivity_where_the_page_predicts(
 
     finding = verdict(12, 2)
     assert finding.verdict == "contaminated"
-    k, m = map(int, re.findall(r"if (\d+) (?:of|more)", finding.sensitivity.sentences[0]))
+    k, m = map(int, re.findall(r"if (\d+) (?:of|more)", finding.what_would_change[0]))
     assert verdict(12 - k, 2).verdict == verdict(12, 2 + m).verdict == "not_detected"
     assert verdict(13 - k, 2).verdict == verdict(12, 1 + m).verdict == "contaminated"
     finding = verdict(4, 2)
     assert finding.verdict == "not_detected"
-    (more,) = map(int, re.findall(r"if (\d+) more of the 54", finding.sensitivity.sentences[0]))
+    (more,) = map(int, re.findall(r"if (\d+) more of the 54", finding.what_would_change[0]))
     assert verdict(4 + more, 2).verdict == "contaminated"
     assert verdict(3 + more, 2).verdict == "not_detected"
 
@@ -132,7 +130,7 @@ def test_pairs_needed_match_the_power_analysis(make_world: Any) -> None:
     assert needed is not None
     assert (
         f"{needed:,} pairs to detect it four times in five: {needed - 60:,} more"
-        in (finding.sensitivity.sentences[1])
+        in (finding.what_would_change[1])
     )
 
 
@@ -144,9 +142,5 @@ def test_too_few_right_answers_cannot_change_the_verdict(make_world: Any) -> Non
     assert finding.gap.verdict == "not_detected"
     assert (
         "not be significant even if every pair that is right in both versions (1)"
-        in finding.sensitivity.sentences[0]
+        in finding.what_would_change[0]
     )
-
-
-def test_an_interval_in_a_sentence() -> None:
-    assert interval_text(Interval(low=-0.1, high=0.0, level=0.9)) == "90 % interval −10.0 to 0.0"

@@ -15,23 +15,26 @@ from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.page.gallery import Gallery
 from flipbench.evaluate.report.results import read_results
 from flipbench.evaluate.report.titles import GAP
-from flipbench.evaluate.verdict.page import VerdictPage, as_json
-from flipbench.evaluate.verdict.transparency import card_of
-from flipbench.evaluate.verdict.transparency_page import checks_table, markdown, write_card
-from flipbench.evaluate.verdict.verdict import ModelVerdict
+from flipbench.evaluate.verdict.transparency_card import (
+    card_of,
+    checks_table,
+    markdown,
+    write_card,
+)
+from flipbench.evaluate.verdict.verdict_page import VerdictPage, as_json
 from tests.fixtures.policies import by_hand
-from tests.fixtures.verdicts import evidence_of
+from tests.fixtures.verdicts import judge
 
 STUDY = Path(__file__).parents[3] / "docs/results/demo.json"
 
 
 def detected(folder: Path, world: Any, *models: Any, **changes: Any) -> Path:
     """Write the JSON files of a detection into its report folder; return the run directory."""
-    evidence = replace(evidence_of(world, *models, **changes), not_run={"min_k": "it asks"})
-    page = VerdictPage(ModelVerdict(evidence), [], {}, {"command": "flipbench detect …"})
+    finding = replace(judge(world, *models, **changes), not_run={"min_k": "it asks"})
+    page = VerdictPage(finding, [], {}, {"command": "flipbench detect …"})
     report = folder / "report"
     report.mkdir(parents=True)
-    rows = "".join(score.model_dump_json() + "\n" for score in evidence.scores)
+    rows = "".join(score.model_dump_json() + "\n" for score in finding.scores)
     (report / "scores.jsonl").write_text(rows)
     verdict = as_json(page, Gallery((), len(world.benchmark.pairs), 0, 0))
     (report / "verdict.json").write_text(json.dumps(verdict))

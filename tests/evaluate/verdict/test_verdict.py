@@ -11,10 +11,6 @@ import pytest
 from flipbench.evaluate.protocol.detector import Answers
 from flipbench.evaluate.statistics.paired import adjust_p_values
 from flipbench.evaluate.verdict.other_detectors import least_significant, other_results
-from flipbench.evaluate.verdict.sensitivity import (
-    Changes,
-    detectable_gap,
-)
 from tests.fixtures.policies import by_hand
 from tests.fixtures.verdicts import DETECTORS, PROMPT_SETTINGS, answers_of, judge, text_of
 
@@ -142,7 +138,7 @@ def test_a_seer_is_not_called_clean(world: Any) -> None:
     assert finding.verdict == "not_detected"
     assert finding.sentence.startswith("No contamination of suspect with simulated was detected,")
     assert "which does not show that it is clean" in finding.sentence
-    least = detectable_gap(Changes(finding.gap))
+    least = finding.sensitivity.detectable
     assert least is not None
     assert f"detects a true gap of −{100 * least:.1f} points four times in five" in finding.sentence
 
@@ -153,7 +149,7 @@ def test_found_pairs_have_no_verdict_without_a_clean_model(world: Any) -> None:
     assert alone.sentence.startswith("There is no verdict on suspect: the pairs of simulated were")
     assert "found, not made" in alone.sentence and "40 of 40 originals" in alone.sentence
     assert " p " not in alone.sentence and alone.sensitivity.pairs == ()
-    assert "--reference" in alone.sensitivity.sentences[0]
+    assert "--reference" in alone.what_would_change[0]
     beside = judge(world, world.memoriser(), world.seer(0.8), exchangeable=False)
     assert (beside.verdict, beside.leading.rule) == ("contaminated", "relative")
     assert "below the gap of the clean reference clean-0 (95 % interval" in beside.sentence
@@ -172,7 +168,7 @@ def test_a_reference_that_also_falls_makes_the_comparison_decide(make_world: Any
     assert "does not lie significantly below that of" in text_of(finding)
     more = judge(world, world.memoriser(), also)
     assert (more.verdict, more.leading.rule) == ("contaminated", "relative")
-    assert "interval of the difference would reach 0 if about" in more.sensitivity.sentences[0]
+    assert "interval of the difference would reach 0 if about" in more.what_would_change[0]
 
 
 @pytest.mark.slow
@@ -256,7 +252,7 @@ def test_unparsable_replies_give_no_verdict(world: Any) -> None:
     finding = judge(world, Answers("suspect", "f", muddled))
     assert finding.verdict == "inconclusive"
     assert "on whether suspect was trained on simulated: replies that name no" in finding.sentence
-    assert "perturbed 40/40" in finding.sensitivity.sentences[0]
+    assert "perturbed 40/40" in finding.what_would_change[0]
 
 
 @pytest.mark.slow
@@ -272,7 +268,7 @@ def test_no_answers_at_all(world: Any) -> None:
     finding = judge(world, Answers("suspect", "f", {}))
     assert finding.verdict == "inconclusive" and finding.gap.n == 0
     assert "no pair has an answer in both versions" in finding.sentence
-    assert "run the same command again" in finding.sensitivity.sentences[0]
+    assert "run the same command again" in finding.what_would_change[0]
 
 
 @pytest.mark.slow

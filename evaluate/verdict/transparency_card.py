@@ -1,26 +1,34 @@
-"""A contamination transparency card: what was checked, at which error rates, and what was found."""
+"""A contamination transparency card: what was checked, at which error rates, and what was found.
+
+As a value, Markdown (``templates/card.md.jinja``) and JSON.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from flipbench.core.errors import DataError
+from flipbench.core.files import printable_json, without_html, write_atomically
 from flipbench.core.rates import Rate
 from flipbench.core.records import JsonDict, Score, Value
-from flipbench.reporting import formats
+from flipbench.reporting import formats, writers
+from flipbench.reporting.pages import text_environment
+from flipbench.reporting.tables import Cell, Table, build_table, text_column
 
 from ..detectors.registry import DETECTORS
 from ..report.results import Results, read_results
-from ..report.titles import GAP, RELATIVE, TEST, as_header, rule_title, title
+from ..report.titles import GAP, RELATIVE, TEST, VERDICTS, as_header, rule_title, title
 from ..report.validation_tables import DetectorResult
 from .other_detectors import least_significant, measured
+from .verdict_tables import CAPTIONS
 
+NOT_MEASURED = "not measured"
 _FILES = ("verdict.json", "results.json")
+_Rates = dict[tuple[str, str], DetectorResult]
 
 
 class Finding(Value):
@@ -155,23 +163,85 @@ def card_of(folder: Path, rates: Path | None = None) -> TransparencyCard:
     DataError
         If the folder has no such result, or a file is damaged.
     """
-    found = _file_in(folder, _FILES)
-    known = _results(_file_in(rates, _FILES[1:])) if rates is not None else None
-    if found.name == "verdict.json":
-        return _of_detection(found, known)
-    if known is not None:
-        raise DataError(f"{found}: a study has error rates of its own; leave --rates out")
-    return _of_study(_results(found))
+    path = _file_in(folder, _FILES)
+    study = _results(_file_in(rates, _FILES[1:])) if rates is not None else None
+    if path.name == "verdict.json":
+        return _of_detection(path, study)
+    if study is not None:
+        raise DataError(f"{path}: a study has error rates of its own; leave --rates out")
+    return _of_study(_results(path))
 
 
-def _file_in(where: Path, names: Sequence[str]) -> Path:
-    if where.is_file():
-        return where
-    for path in (folder / name for name in names for folder in (where / "report", where)):
+def write_card(card: TransparencyCard, folder: Path) -> list[Path]:
+    """Write ``contamination-card.md`` and ``contamination-card.json`` into ``folder``.
+
+    Raises
+    ------
+    DataError
+        If a file cannot be written.
+    """
+    texts = {"md": markdown(card), "json": printable_json(card.model_dump_json(indent=2)) + "\n"}
+    return [
+        write_atomically(folder / f"contamination-card.{suffix}", text)
+        for suffix, text in texts.items()
+    ]
+
+
+def markdown(card: TransparencyCard) -> str:
+    """Return the card as Markdown."""
+    reasons: dict[str, list[str]] = {}
+    for name, why in card.not_checked.items():
+        reasons.setdefault(why, []).append(title(name))
+    template = text_environment(Path(__file__).parent / "templates").get_template("card.md.jinja")
+    checks = writers.markdown(checks_table(card))
+    return without_html(
+        template.render(card=card, checks=checks, verdicts=VERDICTS, not_checked=reasons)
+    )
+
+
+def checks_table(card: TransparencyCard) -> Table:
+    """Return one row for each detector: its result, if the card is of one model, and its rates."""
+
+    def rate(rate: Rate | None, untestable: str = "") -> Cell:
+        if rate is None or rate.value is None or untestable:
+            return Cell(NOT_MEASURED, untestable)
+        share = f"{formats.percent(rate.value)} ({rate.k}/{rate.n})"
+        return Cell(share, formats.interval(rate.interval, formats.percent))
+
+    result = (
+        (text_column("Result"), lambda check: VERDICTS.get(check.verdict, check.verdict)),
+        (text_column("Measured"), lambda check: check.measured),
+        ("p", lambda check: formats.p_value(check.p_value)),
+        ("p, Holm", lambda check: formats.p_value(check.p_holm)),
+        (text_column("Remarks"), lambda check: "; ".join(check.remarks)),
+    )
+    one_model = card.is_of_one_model
+    return build_table(
+        "checks",
+        f"{CAPTIONS['result']} {CAPTIONS['checks']}" if one_model else CAPTIONS["checks"],
+        "Detector",
+        (
+            (text_column("Rule"), lambda check: check.rule_title),
+            (text_column("Made to catch"), lambda check: ", ".join(check.catches) or "not stated"),
+            *(result if one_model else ()),
+            ("Contaminated models caught, %", lambda check: rate(check.detected, check.untestable)),
+            ("Clean models flagged, %", lambda check: rate(check.false_alarms)),
+        ),
+        {"": [(check.title, check) for check in card.checks]},
+    )
+
+
+# --------------------------------------------------------------------- from stored results
+
+
+def _file_in(place: Path, names: Sequence[str]) -> Path:
+    if place.is_file():
+        return place
+    for path in (folder / name for name in names for folder in (place / "report", place)):
         if path.is_file():
             return path
     raise DataError(
-        f"{where}: no {' or '.join(names)}; 'flipbench detect' and 'flipbench evaluate' write them"
+        f"{place}: no {' or '.join(names)}; 'flipbench detect' and 'flipbench evaluate' write them"
     )
 
 
@@ -183,12 +253,12 @@ def _results(path: Path) -> Results:
         raise DataError(f"{path}: not a report's results.json ({reason})") from error
 
 
-def _of_detection(path: Path, known: Results | None) -> TransparencyCard:
+def _of_detection(path: Path, study: Results | None) -> TransparencyCard:
     try:
         verdict: JsonDict = json.loads(path.read_text(encoding="utf-8"))
         lines = path.with_name("scores.jsonl").read_text(encoding="utf-8").splitlines()
         scores = [Score.model_validate_json(line) for line in lines]
-        return _card(verdict, scores, known)
+        return _card(verdict, scores, study)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{path.parent}: damaged verdict.json or scores.jsonl ({type(error).__name__}:"
@@ -196,22 +266,25 @@ def _of_detection(path: Path, known: Results | None) -> TransparencyCard:
         ) from error
 
 
-def _card(verdict: JsonDict, scores: Sequence[Score], known: Results | None) -> TransparencyCard:
-    rates = {(one.detector, one.rule): one for one in known.detectors} if known else {}
-    rule = verdict["rule"]
-    by_rule = [s for s in scores if (s.detector, s.rule) == (GAP, rule)]
+def _card(verdict: JsonDict, scores: Sequence[Score], study: Results | None) -> TransparencyCard:
+    rates = {(result.detector, result.rule): result for result in study.detectors} if study else {}
+    by_rule = [s for s in scores if (s.detector, s.rule) == (GAP, verdict["rule"])]
     deciding = [s for s in by_rule if s.id == verdict.get("score_id")]
     gap = least_significant(deciding or by_rule)  # verdicts of older versions name no score
-    checks = [_check(gap, rates, verdict["verdict"], verdict["doubts"])]
+    doubts = [doubt["reason"] for doubt in verdict["doubts"]]
+    checks = [_check(gap, rates, verdict["verdict"], doubts)]
     not_checked = {}
-    for one in verdict["other_detectors"]:
-        score = _score_of(one, scores)
-        if score is None or one["verdict"] == "not_applicable":
-            not_checked[one["detector"]] = one["why"]
+    for result in verdict["other_detectors"]:
+        score = _score_of(result, scores)
+        if score is None or result["verdict"] == "not_applicable":
+            not_checked[result["detector"]] = result["why"]
             continue
-        check = _check(score, rates, one["verdict"])
-        update = {"p_holm": one["p_holm"], "remarks": tuple(_remarks(one, score.alpha))}
-        checks.append(check.model_copy(update=update))
+        remarks = [f"also significant on the clean model {m}" for m in result["also_fires_on"]]
+        adjusted = result["p_holm"]
+        if result["verdict"] == "contaminated" and adjusted is not None and adjusted > score.alpha:
+            remarks.append("not significant once corrected for the number of detectors")
+        remarks += [result["why"]] if result["why"] else []
+        checks.append(_check(score, rates, result["verdict"], remarks, adjusted))
     finding = Finding(
         model=verdict["model"],
         fingerprint=verdict["model_fingerprint"],
@@ -225,77 +298,58 @@ def _card(verdict: JsonDict, scores: Sequence[Score], known: Results | None) -> 
         n_pairs=gap.n,
         findings=(finding,),
         checks=tuple(checks),
-        rates=RatesSource.of(known) if known else None,
+        rates=RatesSource.of(study) if study else None,
         not_checked=not_checked | _not_run(checks, not_checked),
         settings=verdict["settings"],
     )
 
 
-def _remarks(result: JsonDict, alpha: float) -> list[str]:
-    """Return what a reader should know of a line of ``other_detectors`` besides its numbers."""
-    lines = [f"also significant on the clean model {name}" for name in result["also_fires_on"]]
-    adjusted = result["p_holm"]
-    if result["verdict"] == "contaminated" and adjusted is not None and adjusted > alpha:
-        lines.append("not significant once corrected for the number of detectors")
-    return lines + ([result["why"]] if result["why"] else [])
-
-
-def _not_run(checks: Sequence[Check], known: Collection[str]) -> dict[str, str]:
+def _not_run(checks: Sequence[Check], not_checked: Collection[str]) -> dict[str, str]:
     """Return the detectors that the result does not mention."""
-    mentioned = {check.detector for check in checks} | set(known)
+    mentioned = {check.detector for check in checks} | set(not_checked)
     return {name: "not run" for name in DETECTORS if name not in mentioned}
 
 
 def _score_of(result: JsonDict, scores: Sequence[Score]) -> Score | None:
     """Return the score behind a line of ``other_detectors``; None if the detector was not run."""
-    return next(
-        (
-            score
-            for score in scores
-            if score.detector == result["detector"]
-            and score.rule == result.get("rule")
-            and (score.reference.model if score.reference else "") == result["reference"]
-        ),
-        None,
-    )
+    for score in scores:
+        reference = score.reference.model if score.reference else ""
+        key = (score.detector, score.rule, reference)
+        if key == (result["detector"], result.get("rule"), result.get("reference")):
+            return score
+    return None
 
 
 def _check(
     score: Score,
-    rates: dict[tuple[str, str], DetectorResult],
+    rates: _Rates,
     verdict: str,
-    doubts: Sequence[JsonDict] = (),
+    remarks: Sequence[str],
+    p_holm: float | None = None,
 ) -> Check:
-    check = Check(
-        **_names(score.detector, score.rule),
-        verdict=verdict,
-        measured=measured(score),
-        p_value=score.p_value,
-        remarks=tuple(doubt["reason"] for doubt in doubts),
-    )
-    return _with_rates(check, rates.get((score.detector, score.rule)))
+    check = _check_of_rule(score.detector, score.rule, rates)
+    update = {"verdict": verdict, "measured": measured(score), "p_value": score.p_value}
+    return check.model_copy(update={**update, "p_holm": p_holm, "remarks": tuple(remarks)})
 
 
-def _names(detector: str, rule: str) -> dict[str, Any]:
+def _check_of_rule(detector: str, rule: str, rates: _Rates) -> Check:
+    """Return what is known of a rule, whatever the model."""
     known = DETECTORS.get(detector)
-    return {
-        "detector": detector,
-        "title": as_header(title(detector)),
-        "rule": rule,
-        "rule_title": rule_title(detector, rule),
-        "catches": known.about.catches if known else (),
-    }
-
-
-def _with_rates(check: Check, known: DetectorResult | None) -> Check:
-    if known is None:
+    check = Check(
+        detector=detector,
+        title=as_header(title(detector)),
+        rule=rule,
+        rule_title=rule_title(detector, rule),
+        catches=known.about.catches if known else (),
+    )
+    if (measured_rates := rates.get((detector, rule))) is None:
         return check
-    rates = {
-        name: Rate.model_validate(rate.model_dump(include=set(Rate.model_fields)))
-        for name, rate in (("detected", known.detected), ("false_alarms", known.false_alarms))
-        if rate.n
-    }
-    return check.model_copy(update={**rates, "untestable": known.untestable})
+    update: JsonDict = {"untestable": measured_rates.untestable}
+    for name in ("detected", "false_alarms"):
+        rate = getattr(measured_rates, name)
+        if rate.n:
+            update[name] = Rate.model_validate(rate.model_dump(include=set(Rate.model_fields)))
+    return check.model_copy(update=update)
 
 
 def _of_study(results: Results) -> TransparencyCard:
@@ -305,40 +359,39 @@ def _of_study(results: Results) -> TransparencyCard:
     """
     findings = []
     for model in results.models:
-        own = [gap for gap in results.gaps if gap.model_fingerprint == model.fingerprint]
-        compared = [s for s in own if s.rule == RELATIVE and s.reference_fingerprint]
-        gaps = compared or [score for score in own if score.rule == TEST]
+        scores = [gap for gap in results.gaps if gap.model_fingerprint == model.fingerprint]
+        compared = [s for s in scores if s.rule == RELATIVE and s.reference_fingerprint]
+        gaps = compared or [score for score in scores if score.rule == TEST]
         if not gaps:
             continue
         gap = least_significant(gaps)
         dose = "unknown history" if model.dose is None else f"dose {model.dose}"
+        sentence = f"perturbation gap, {rule_title(GAP, gap.rule)}: {measured(gap)}"
         findings.append(
             Finding(
                 model=model.name,
                 fingerprint=model.fingerprint,
                 verdict=gap.verdict,
-                sentence=formats.as_sentence(
-                    f"perturbation gap, {rule_title(GAP, gap.rule)}: {measured(gap)}"
-                ),
+                sentence=formats.as_sentence(sentence),
                 history=f"{model.strategy}; {dose}",
             )
         )
     if not findings:
         raise DataError(f"{results.title}: no model has a score by the perturbation gap")
+    rates = {(result.detector, result.rule): result for result in results.detectors}
     checks = [
-        _with_rates(Check(**_names(one.detector, one.rule)), one)
-        for one in results.detectors
-        if one.default or one.detector == GAP
+        _check_of_rule(result.detector, result.rule, rates)
+        for result in results.detectors
+        if result.default or result.detector == GAP
     ]
-    about = results.gaps[0]
-    known = any(model.dose is not None for model in results.models)
+    is_known = any(model.dose is not None for model in results.models)
     return TransparencyCard(
-        benchmark=about.benchmark,
-        benchmark_id=about.benchmark_id,
+        benchmark=results.gaps[0].benchmark,
+        benchmark_id=results.gaps[0].benchmark_id,
         n_pairs=results.n_pairs,
         findings=tuple(findings),
         checks=tuple(checks),
-        rates=RatesSource.of(results) if known else None,
+        rates=RatesSource.of(results) if is_known else None,
         not_checked=_not_run(checks, ()),
         settings=results.settings,
     )
