@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from flipbench.evaluate.page import report
+from flipbench.evaluate.page import report_page
 from flipbench.reporting.writers import records_csv
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.flagged_run import flagged_run
@@ -107,7 +107,7 @@ def test_gap_reads_predictions_from_other_kits(flipbench: Flipbench, tmp_path: P
 def test_validate_reads_models_that_others_have_asked(
     flipbench: Flipbench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "write_report", lambda _, folder: folder / "index.html")
+    monkeypatch.setattr(report_page, "write_report", lambda _, folder: folder / "index.html")
     written = flipbench("validate", tmp_path / "new", "--example")
     models, items = map(pd.read_csv, written.out.splitlines())
     command = "validate {} --items {}".format(*written.out.splitlines())
