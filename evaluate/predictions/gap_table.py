@@ -13,7 +13,7 @@ from flipbench.core.files import without_html
 from flipbench.core.rates import Rate, wilson_interval
 from flipbench.core.records import Score
 from flipbench.reporting import formats, writers
-from flipbench.reporting.tables import Cell, Column, Row, Table, rate_cell
+from flipbench.reporting.tables import Cell, Column, Content, Row, Table, as_cell, text_column
 
 from ..protocol.rules import Verdict
 from ..report.score_frame import result_columns
@@ -90,27 +90,28 @@ class GapTable:
         """Return a table of one row with the columns of the report's main table."""
         score, leading = self.by_rule[TEST], self.decision.leading
         assert score.statistic is not None
-        gap = formats.interval(score.interval)
-        fields = [
+        fields: list[tuple[Column, Content]] = [
             *(
-                (Column(f"{as_header(side)}, %"), rate_cell(Rate.wilson(c.k, c.n)))
-                for side, c in score.accuracies.items()
+                (Column(f"{as_header(side)}, %"), Rate.wilson(count.k, count.n))
+                for side, count in score.accuracies.items()
             ),
-            (Column("Δ, pp"), Cell(formats.points(score.statistic), gap)),
-            (Column("p"), Cell(formats.p_value(score.p_value))),
-            (Column("McNemar test", numeric=False), Cell(VERDICTS[score.verdict])),
+            (Column("Δ, pp"), _points_cell(score)),
+            (Column("p"), formats.p_value(score.p_value)),
+            (text_column("McNemar test"), VERDICTS[score.verdict]),
         ]
         if self.show_sign:
             sign = VERDICTS[self.by_rule["sign"].verdict]
-            fields.append((Column("Sign rule (paper)", numeric=False), Cell(sign)))
+            fields.append((text_column("Sign rule (paper)"), sign))
         if self.decision.references:
-            fields += _relative(leading)
-        fields.append((Column("Verdict", numeric=False), Cell(VERDICTS[self.verdict])))
+            fields.append((Column("Δ − clean model's Δ, pp"), _points_cell(leading)))
+            if leading.statistic is not None:
+                fields.append((text_column("vs clean"), VERDICTS[leading.verdict]))
+        fields.append((text_column("Verdict"), VERDICTS[self.verdict]))
         if self.attraction is not None:
             fields += _old_answers(self.attraction)
         fields += [
             *((Column(f"No option named: {side}"), _unparsed(score, side)) for side in _SIDES),
-            (Column("Items dropped"), Cell(str(score.n_dropped))),
+            (Column("Items dropped"), score.n_dropped),
         ]
         columns, cells = zip(*fields, strict=True)
         return Table(
@@ -124,7 +125,7 @@ class GapTable:
             f" chance.{SIGN_RULE if self.show_sign else ''}",
             "Model",
             columns,
-            ((score.benchmark, (Row(score.model, cells),)),),
+            ((score.benchmark, (Row(score.model, tuple(map(as_cell, cells))),)),),
         )
 
     def markdown(self) -> str:
@@ -168,30 +169,26 @@ class GapTable:
         return write[layout]()
 
 
-def _unparsed(score: Score, side: str) -> Cell:
+def _points_cell(score: Score) -> Content:
+    if score.statistic is None:
+        return None
+    return Cell(formats.points(score.statistic), formats.interval(score.interval))
+
+
+def _unparsed(score: Score, side: str) -> Content:
     n_unparsed = score.unparsed[side]
     if n_unparsed is None:
-        return Cell(formats.NOTHING)
+        return None
     return Cell(formats.percent(n_unparsed / score.n) + " %", f"{n_unparsed}/{score.n}")
 
 
-def _old_answers(score: Score) -> list[tuple[Column, Cell]]:
+def _old_answers(score: Score) -> list[tuple[Column, Content]]:
     count, by_chance = score.accuracies["old answer"], score.means["expected by chance"]
     chance = f"{(by_chance.mean or 0.0) * by_chance.n:.1f}"
     return [
         (Column("Old answers"), Cell(f"{count.k}/{count.n}", f"expected {chance}")),
-        (Column("Their p"), Cell(formats.p_value(score.p_value))),
+        (Column("Their p"), formats.p_value(score.p_value)),
         (Column("From memory, %"), memory_cell(score)),
-    ]
-
-
-def _relative(score: Score) -> list[tuple[Column, Cell]]:
-    if score.statistic is None:
-        return [(Column("Δ − clean model's Δ, pp"), Cell(formats.NOTHING))]
-    between = formats.interval(score.interval)
-    return [
-        (Column("Δ − clean model's Δ, pp"), Cell(formats.points(score.statistic), between)),
-        (Column("vs clean", numeric=False), Cell(VERDICTS[score.verdict])),
     ]
 
 
