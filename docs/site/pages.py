@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
+import itertools
 import re
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
@@ -43,6 +46,7 @@ def configuration() -> str:
         about = (part.__doc__ or "").split("\n\n")[0]
         lines += ["", f"## {part.__name__}", "", " ".join(about.split()), ""]
         lines += ["| Key | Type | Default | Meaning |", "|---|---|---|---|"]
+        meanings = _meanings(part)
         for key, field in part.model_fields.items():
             below = [one for one in _models(field.annotation) if issubclass(one, BaseModel)]
             parts += [one for one in dict.fromkeys(below) if one not in parts]
@@ -53,10 +57,23 @@ def configuration() -> str:
                 f"`{field.alias or key}`",
                 _cell(named),
                 default,
-                _cell(field.description or ""),
+                _cell(field.description or meanings.get(key, "")),
             )
             lines.append("| " + " | ".join(said) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _meanings(part: type[BaseModel]) -> dict[str, str]:
+    """Return the text below each field of a class and of those that it extends."""
+    meanings = {}
+    for cls in reversed(part.__mro__):
+        if cls is BaseModel or not issubclass(cls, BaseModel):
+            continue
+        tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+        for field, text in itertools.pairwise(getattr(tree, "body", [])):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                meanings[ast.unparse(field.target)] = str(ast.literal_eval(text.value))
+    return meanings
 
 
 def _words(annotation: Any) -> str:

@@ -19,16 +19,14 @@ class ShapesSpec(Value):
     """The benchmark of the embedded world."""
 
     format: Literal["shapes"] = "shapes"
-    n_items: int = Field(default=480, ge=1, le=480, description="the first n of its 480 items")
-    seed: int | None = Field(
-        default=None, ge=0, description="draws other items than those of shapes-vqa; null: those"
-    )
-    level: Literal["standard", "hard"] = Field(
-        default="standard", description="hard: items that the tiny models often get wrong"
-    )
-    per_picture: int = Field(
-        default=1, ge=1, le=4, description="questions about each picture; 2 to 4: colours only"
-    )
+    n_items: int = Field(default=480, ge=1, le=480)
+    """The first n of its 480 items."""
+    seed: int | None = Field(default=None, ge=0)
+    """Draws other items than those of shapes-vqa; null: those."""
+    level: Literal["standard", "hard"] = "standard"
+    """hard: items that the tiny models often get wrong."""
+    per_picture: int = Field(default=1, ge=1, le=4)
+    """Questions about each picture; 2 to 4: colours only."""
 
     @model_validator(mode="after")
     def _one_level(self) -> Self:
@@ -38,29 +36,20 @@ class ShapesSpec(Value):
 
 
 class TsvSpec(Value):
-    """A tab-separated file in VLMEvalKit's format.
-
-    Attributes
-    ----------
-    path : Path
-        The file.
-    name : str
-        The benchmark's name, part of every item's id; the file's stem if empty.
-    image_root : Path or None
-        The folder of ``image_path`` cells; the file's folder if None.
-    licence, revision : str
-        Stored with every item.
-    extra_columns : tuple of str
-        Columns to store in ``Item.extra``.
-    """
+    """A tab-separated file in VLMEvalKit's format."""
 
     format: Literal["vlmeval"] = "vlmeval"
     path: Path
     name: str = ""
+    """The benchmark's name, part of every item's id; empty: the file's, without its suffix."""
     image_root: Path | None = None
+    """The folder of ``image_path`` cells; null: the file's."""
     licence: str = ""
+    """Stored with every item."""
     revision: str = ""
+    """Stored with every item."""
     extra_columns: tuple[str, ...] = ()
+    """Columns to store in ``Item.extra``."""
 
     @property
     def layout(self) -> Layout:
@@ -76,35 +65,23 @@ class TsvSpec(Value):
 
 
 class ColumnMapping(Value):
-    """The columns of a dataset.
-
-    Attributes
-    ----------
-    question, answer : str
-        Required columns.
-    images : tuple of str
-        One or more columns, each an image or a list of images; with several columns, empty cells
-        are skipped.
-    index : str or None
-        The items' names; the row number if None.
-    options : tuple of str
-        The option columns in order (``options_in: columns``; the columns A, B, … if empty), or
-        the one column that contains the list (``options_in: list``).
-    category, group, hint : str or None
-        Optional columns.
-    extra : tuple of str
-        Columns to store in ``Item.extra``.
-    """
+    """The columns of a dataset."""
 
     question: str = "question"
     answer: str = "answer"
     images: tuple[str, ...] = ("image",)
+    """One or more columns, each an image or a list of images; with several columns, empty cells
+    are skipped."""
     index: str | None = None
+    """The items' names; null: the row number."""
     options: tuple[str, ...] = ()
+    """The option columns in order (``options_in: columns``; empty: the columns A, B, …), or the one
+    column that contains the list (``options_in: list``)."""
     category: str | None = None
     group: str | None = None
     hint: str | None = None
     extra: tuple[str, ...] = ()
+    """Columns to store in ``Item.extra``."""
 
 
 class Layout(Value):
@@ -128,46 +105,35 @@ LAYOUTS = {
 
 
 class HuggingFaceSpec(Value):
-    """A dataset whose columns are mapped: one that the ``datasets`` library can open, or JSON.
-
-    Attributes
-    ----------
-    path : str
-        A folder, a parquet file, a pattern such as ``data/*.parquet``, a folder that
-        ``save_to_disk`` wrote, the id of a dataset on the Hub, or a ``.jsonl`` or ``.json`` file
-        with one object in each line or one list of them.
-    revision : str
-        For the Hub: the 40-digit commit; a branch or tag may change.
-    split, config_name : str
-        May be empty if there is only one.
-    mapping : {"realworldqa", "mmstar", "flipbench"} or None
-        A predefined layout; ``columns``, ``options_in``, ``question_style`` and ``answer_is``
-        override its parts. ``flipbench`` reads files written by `write_parquet`.
-    options_in : {"columns", "list", "question", "none"} or None
-        Where the options are; None: as in the mapping, else "columns".
-    question_style : {"lines", "inline", "naturalbench"} or None
-        How a question contains its options: ``A. …`` on separate lines,
-        ``Options: A: …, B: …``, or ``Option: A: …; B: …;`` with Yes and No if there are none.
-    answer_is : {"auto", "letter", "text", "index"} or None
-        What the answer column contains; an index counts from 0. None: as in the mapping ("letter"
-        for the two benchmarks), else "auto".
-    image_root : Path or None
-        The folder of images that are given as paths; the dataset's folder if None.
-    """
+    """A dataset whose columns are mapped: one that the ``datasets`` library can open, or JSON."""
 
     format: Literal["huggingface"] = "huggingface"
     path: str
+    """A folder, a parquet file, a pattern such as ``data/*.parquet``, a folder that
+    ``save_to_disk`` wrote, the id of a dataset on the Hub, or a ``.jsonl`` or ``.json`` file with
+    one object in each line or one list of them."""
     revision: str = ""
+    """For the Hub: the 40-digit commit; a branch or tag may change."""
     split: str = ""
+    """May be empty if there is only one."""
     config_name: str = ""
+    """May be empty if there is only one."""
     name: str = ""
     licence: str = ""
     image_root: Path | None = None
+    """The folder of images that are given as paths; null: the dataset's."""
     mapping: Literal["realworldqa", "mmstar", "flipbench"] | None = None
+    """A predefined layout; ``columns``, ``options_in``, ``question_style`` and ``answer_is``
+    override its parts. flipbench: files written by `write_parquet`."""
     columns: ColumnMapping | None = None
     options_in: OptionsIn | None = None
+    """Where the options are; null: as in the mapping, else columns."""
     question_style: QuestionStyle | None = None
+    """How a question contains its options: ``A. …`` on separate lines, ``Options: A: …, B: …``, or
+    ``Option: A: …; B: …;`` with Yes and No if there are none."""
     answer_is: AnswerIs | None = None
+    """What the answer column contains; an index counts from 0. null: as in the mapping (letter for
+    the two benchmarks), else auto."""
 
     @property
     def layout(self) -> Layout:
@@ -194,22 +160,14 @@ class HuggingFaceSpec(Value):
 
 
 class JsonlSpec(Value):
-    """Our own format: one JSON object per line, with image files next to it.
-
-    Attributes
-    ----------
-    path : Path
-        The ``.jsonl`` file.
-    image_root : Path or None
-        The folder that image paths are relative to; the file's folder if None.
-    name : str
-        The benchmark's name for rows without one; the file's stem if empty.
-    """
+    """Our own format: one JSON object per line, with image files next to it."""
 
     format: Literal["jsonl"] = "jsonl"
     path: Path
     image_root: Path | None = None
+    """The folder that image paths are relative to; null: the file's."""
     name: str = ""
+    """The benchmark's name for rows without one; empty: the file's, without its suffix."""
 
 
 BenchmarkSpec = Annotated[TsvSpec | HuggingFaceSpec | JsonlSpec, Field(discriminator="format")]
@@ -226,23 +184,18 @@ class FoundPairSpec(Value):
 
 
 class PairsSpec(Value):
-    """A benchmark of existing pairs; nothing is generated.
-
-    Attributes
-    ----------
-    parts : tuple of FoundPairSpec
-        Read one after another.
-    naturalbench : str
-        Instead of parts: a folder or hub id of NaturalBench. Each row becomes two pairs, one for
-        each question; the first image is the original.
-    """
+    """A benchmark of existing pairs; nothing is generated."""
 
     format: Literal["pairs"] = "pairs"
     name: str = ""
     parts: tuple[FoundPairSpec, ...] = ()
+    """Read one after another."""
     naturalbench: str = ""
+    """Instead of parts: a folder or hub id of NaturalBench. Each row becomes two pairs, one for
+    each question; the first image is the original."""
     revision: str = ""
-    licence: str = Field(default="", description="of NaturalBench; parts state their own")
+    licence: str = ""
+    """Of NaturalBench; parts state their own."""
 
     def resolved(self) -> Iterator[tuple[str, FoundPairSpec]]:
         """Yield a suffix for the item names of each part, and the part."""

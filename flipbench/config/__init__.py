@@ -6,6 +6,6 @@ overrides, renamed keys), then the parts: ``kinds`` (captioner, editor, judges),
 ``flipbench init``.
 
 Settings only: nothing here loads a model or imports a stage; ``api`` assembles what a
-configuration describes. To add a key, add a field with a default and a description to its part; a
-renamed key is still read under its old name, see ``OLD_KEYS`` in ``loading``.
+configuration describes. To add a key, add a field with a default to its part, and its meaning below
+it; a renamed key is still read under its old name, see ``OLD_KEYS`` in ``loading``.
 """

@@ -65,37 +65,37 @@ class ChatSpec(Value):
     """
 
     model: str
-    base_url: str | None = Field(
-        default=None,
-        description="e.g. http://localhost:8000/v1; null: OPENAI_BASE_URL, or OpenAI if unset",
-    )
-    api_key_env: str | None = Field(
-        default="OPENAI_API_KEY",
-        description="environment variable that holds the key; null if the server needs none",
-    )
-    temperature: float | None = Field(default=0.3, ge=0, description="null: the server's default")
-    max_tokens: int = Field(default=800, ge=1, description="limit of the visible reply")
-    reasoning: bool | None = Field(
-        default=None, description="whether it is a reasoning model; null: judged by its name"
-    )
-    reasoning_tokens: int = Field(
-        default=4096, ge=0, description="limit of a reasoning model's hidden reasoning"
-    )
+    base_url: str | None = None
+    """e.g. http://localhost:8000/v1; null: OPENAI_BASE_URL, or OpenAI if unset."""
+    api_key_env: str | None = "OPENAI_API_KEY"
+    """Environment variable that holds the key; null if the server needs none."""
+    temperature: float | None = Field(default=0.3, ge=0)
+    """null: the server's default."""
+    max_tokens: int = Field(default=800, ge=1)
+    """Limit of the visible reply."""
+    reasoning: bool | None = None
+    """Whether it is a reasoning model; null: judged by its name."""
+    reasoning_tokens: int = Field(default=4096, ge=0)
+    """Limit of a reasoning model's hidden reasoning."""
     reasoning_effort: str | None = None
-    seed: int | None = Field(default=None, description="servers treat it as best effort")
-    detail: Literal["low", "high", "auto"] = Field(
-        default="auto", description="resolution at which the server reads images"
-    )
-    structured: bool = Field(
-        default=True, description="send a JSON schema for replies that have one"
-    )
-    timeout: float = Field(default=120.0, gt=0, description="seconds for a whole attempt")
-    max_retries: int = Field(default=5, ge=0, description="after 429, 5xx and time-outs")
-    n_concurrent: int = Field(default=8, ge=1, description="requests at the same time")
+    seed: int | None = None
+    """Servers treat it as best effort."""
+    detail: Literal["low", "high", "auto"] = "auto"
+    """Resolution at which the server reads images."""
+    structured: bool = True
+    """Send a JSON schema for replies that have one."""
+    timeout: float = Field(default=120.0, gt=0)
+    """Seconds for a whole attempt."""
+    max_retries: int = Field(default=5, ge=0)
+    """After 429, 5xx and time-outs."""
+    n_concurrent: int = Field(default=8, ge=1)
+    """Requests at the same time."""
     requests_per_minute: float | None = Field(default=None, gt=0)
     tokens_per_minute: float | None = Field(default=None, gt=0)
-    price_in: float | None = Field(default=None, ge=0, description="USD per million input tokens")
-    price_out: float | None = Field(default=None, ge=0, description="USD per million output tokens")
+    price_in: float | None = Field(default=None, ge=0)
+    """USD per million input tokens."""
+    price_out: float | None = Field(default=None, ge=0)
+    """USD per million output tokens."""
 
     @field_validator("base_url")
     @classmethod
@@ -169,7 +169,8 @@ class APISpec(Value):
 
     kind: Literal["api"] = "api"
     chat: ChatSpec
-    batch: bool = Field(default=False, description="use the server's Batch API, at half the price")
+    batch: bool = False
+    """Use the server's Batch API, at half the price."""
 
 
 def traits_of(model: str) -> Traits | None:

@@ -32,17 +32,15 @@ from flipbench.prompting.prompts import PromptSettings
 class PictureConfig(Value):
     """Which image of an item with several is redrawn."""
 
-    by: Literal["position", "largest", "captioner", "model"] = Field(
-        default="position",
-        description="captioner: the captioning model is shown all images and names one; model: the"
-        " image that alone gives the right answer the most probability",
-    )
-    position: int = Field(default=1, description="1: the first, -1: the last")
-    prompt: str = Field(
-        default="choose-picture-v1",
-        description="what the captioner is asked: a prompt in generate/prompts, or a .txt file",
-    )
-    model: str = Field(default="", description="the name of one of 'models'")
+    by: Literal["position", "largest", "captioner", "model"] = "position"
+    """captioner: the captioning model is shown all images and names one; model: the image that
+    alone gives the right answer the most probability."""
+    position: int = 1
+    """1: the first, -1: the last."""
+    prompt: str = "choose-picture-v1"
+    """What the captioner is asked: a prompt in generate/prompts, or a .txt file."""
+    model: str = ""
+    """The name of one of 'models'."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -64,20 +62,17 @@ class PictureConfig(Value):
 class GenerateConfig(Value):
     """How perturbed versions are generated."""
 
-    new_answers: Path | None = Field(
-        default=None,
-        description="CSV, TSV or JSONL with 'name' and 'new_answer', instead of random new answers",
-    )
-    new_letters: Literal["matched", "uniform"] | None = Field(
-        default=None,
-        description="how new answers are drawn: matched, with letters as frequent as those of the"
-        " old answers; uniform, evenly from the other options (the paper's way). null: matched, but"
-        " uniform for the embedded world, whose letters are drawn evenly",
-    )
+    new_answers: Path | None = None
+    """CSV, TSV or JSONL with 'name' and 'new_answer', instead of random new answers."""
+    new_letters: Literal["matched", "uniform"] | None = None
+    """How new answers are drawn: matched, with letters as frequent as those of the old answers;
+    uniform, evenly from the other options (the paper's way). null: matched, but uniform for the
+    embedded world, whose letters are drawn evenly."""
     captioner: CaptionerSpec = Field(default="shapes", validate_default=True)
     editor: EditorSpec = Field(default="shapes", validate_default=True)
     picture: PictureConfig = PictureConfig()
-    batch_size: int = Field(default=16, ge=1, description="items between two writes to disk")
+    batch_size: int = Field(default=16, ge=1)
+    """Items between two writes to disk."""
 
 
 class FilterConfig(Value):
@@ -85,7 +80,8 @@ class FilterConfig(Value):
 
     judges: tuple[JudgeSpec, ...] = Field(default=("shapes",), validate_default=True)
     policy: Policy = Policy()
-    batch_size: int = Field(default=16, ge=1, description="pairs between two writes to disk")
+    batch_size: int = Field(default=16, ge=1)
+    """Pairs between two writes to disk."""
 
 
 BenchmarkSpec = Annotated[
@@ -101,33 +97,25 @@ class ModelUnderTestConfig(ModelConfig):
     """
 
     path: str = ""
-    api: ServedModelConfig | None = Field(default=None, description="instead of a path")
-    python: PythonTarget | None = Field(default=None, description="instead of a path")
-    engine: VLLMConfig | None = Field(
-        default=None,
-        description="vllm: it, and what is trained from it, is asked through a server that is"
-        " started for it; null: by transformers, in this process",
-    )
-    family: str = Field(default="", description="models of one family share a clean reference")
-    lineage: str = Field(
-        default="",
-        description="the model it was trained from; models of one lineage count as one cluster",
-    )
-    external: bool = Field(
-        default=False,
-        description="it cannot have seen the benchmark, but is not used as a clean reference",
-    )
-    dose: int | None = Field(
-        default=0,
-        ge=0,
-        description="copies x epochs of the benchmark's items that it was trained on; null:"
-        " unknown, so it gets a verdict but is left out of the validation of detectors",
-    )
-    strategy: str = Field(
-        default="",
-        description="for a model trained elsewhere: how it was fine-tuned from its family's clean"
-        " model (a clean fine-tune if dose is 0); empty: it is the clean model itself",
-    )
+    api: ServedModelConfig | None = None
+    """Instead of a path."""
+    python: PythonTarget | None = None
+    """Instead of a path."""
+    engine: VLLMConfig | None = None
+    """vllm: it, and what is trained from it, is asked through a server that is started for it;
+    null: by transformers, in this process."""
+    family: str = ""
+    """Models of one family share a clean reference."""
+    lineage: str = ""
+    """The model it was trained from; models of one lineage count as one cluster."""
+    external: bool = False
+    """It cannot have seen the benchmark, but is not used as a clean reference."""
+    dose: int | None = Field(default=0, ge=0)
+    """Copies x epochs of the benchmark's items that it was trained on; null: unknown, so it gets a
+    verdict but is left out of the validation of detectors."""
+    strategy: str = ""
+    """For a model trained elsewhere: how it was fine-tuned from its family's clean model (a clean
+    fine-tune if dose is 0); empty: it is the clean model itself."""
 
     @field_validator("engine", mode="before")
     @classmethod
@@ -159,30 +147,31 @@ class ModelUnderTestConfig(ModelConfig):
 class AuditConfig(AuditSettings):
     """Quality checks of the benchmark itself, and the models they use."""
 
-    text_models: tuple[str, ...] = Field(
-        default=(), description="names of 'models' that are asked without the image"
-    )
-    held_out: tuple[str, ...] = Field(
-        default=(),
-        description="further text models, only to measure what remains solvable afterwards",
-    )
-    vlms: tuple[str, ...] = Field(default=(), description="names of 'models' that prune options")
-    reader: ChatSpec | None = Field(
-        default=None, description="the chat model that looks for revealed answers"
-    )
-    train: BenchmarkSpec | None = Field(
-        default=None, description="a training split to check for overlap"
-    )
-    corpus: CorpusConfig | None = Field(default=None, description="a training corpus of pictures")
-    cohort: CohortConfig | None = Field(default=None, description="models to compare on the items")
+    text_models: tuple[str, ...] = ()
+    """Names of 'models' that are asked without the image."""
+    held_out: tuple[str, ...] = ()
+    """Further text models, only to measure what remains solvable afterwards."""
+    vlms: tuple[str, ...] = ()
+    """Names of 'models' that prune options."""
+    reader: ChatSpec | None = None
+    """The chat model that looks for revealed answers."""
+    train: BenchmarkSpec | None = None
+    """A training split to check for overlap."""
+    corpus: CorpusConfig | None = None
+    """A training corpus of pictures."""
+    cohort: CohortConfig | None = None
+    """Models to compare on the items."""
 
 
 class AnswerJudgeConfig(Value):
     """A chat model that judges replies and other texts of detectors."""
 
-    chat: ChatSpec | None = Field(default=None, description="behind a server")
-    local: LocalChatSpec | None = Field(default=None, description="on this machine")
-    batch: bool = Field(default=False, description="use the server's Batch API")
+    chat: ChatSpec | None = None
+    """Behind a server."""
+    local: LocalChatSpec | None = None
+    """On this machine."""
+    batch: bool = False
+    """Use the server's Batch API."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -194,14 +183,14 @@ class AnswerJudgeConfig(Value):
 class HintSettings(Value):
     """Where an item has texts that help, and whether models write their own."""
 
-    hints: str = Field(
-        default="hints", description="key in an item's extra: what each image shows, by an expert"
-    )
-    summary: str = Field(
-        default="summary", description="key in an item's extra: what they show together"
-    )
-    own: bool = Field(default=True, description="also ask models for hints and a summary")
-    max_new_tokens: int = Field(default=256, ge=1, description="limit of a text of their own")
+    hints: str = "hints"
+    """Key in an item's extra: what each image shows, by an expert."""
+    summary: str = "summary"
+    """Key in an item's extra: what they show together."""
+    own: bool = True
+    """Also ask models for hints and a summary."""
+    max_new_tokens: int = Field(default=256, ge=1)
+    """Limit of a text of their own."""
 
 
 class EvaluateConfig(Value):
@@ -214,36 +203,24 @@ class EvaluateConfig(Value):
         "choice_confusion",
         "text_only_leakage",
     )
-    parameters: dict[str, dict[str, Any]] = Field(
-        default_factory=dict,
-        description="parameters by detector name, as listed by 'flipbench detectors'",
-    )
-    prompt: PromptSettings = Field(
-        default=PromptSettings(), description="how multiple-choice questions are asked"
-    )
+    parameters: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Parameters by detector name, as listed by 'flipbench detectors'."""
+    prompt: PromptSettings = PromptSettings()
+    """How multiple-choice questions are asked."""
     batch_size: int = Field(default=64, ge=1)
-    originals: Literal["kept", "all"] = Field(
-        default="kept",
-        description="all: clean models are also asked the original items without a kept pair, and"
-        " the report compares their accuracy on the kept items with that on all",
-    )
-    diagnose: bool = Field(
-        default=False,
-        description="ask further questions about the items that fell, and report why they did",
-    )
-    hints: HintSettings = Field(
-        default=HintSettings(), description="of 'flipbench hints': texts that help, and own ones"
-    )
-    rewording: RewriteConfig | None = Field(
-        default=None,
-        description="other wordings of questions and captions, in their own language (how:"
-        " translate is back-translation); null: the templates of shapes, none elsewhere",
-    )
-    judge: AnswerJudgeConfig | None = Field(
-        default=None,
-        description="reads replies to free-form questions, completions, and options of choice"
-        " confusion; null: rules compare words",
-    )
+    originals: Literal["kept", "all"] = "kept"
+    """all: clean models are also asked the original items without a kept pair, and the report
+    compares their accuracy on the kept items with that on all."""
+    diagnose: bool = False
+    """Ask further questions about the items that fell, and report why they did."""
+    hints: HintSettings = HintSettings()
+    """Of 'flipbench hints': texts that help, and own ones."""
+    rewording: RewriteConfig | None = None
+    """Other wordings of questions and captions, in their own language (how: translate is
+    back-translation); null: the templates of shapes, none elsewhere."""
+    judge: AnswerJudgeConfig | None = None
+    """Reads replies to free-form questions, completions, and options of choice confusion; null:
+    rules compare words."""
 
     def needs_trust(self) -> list[KeyPath]:
         """Return the detectors, and the parameters of those, that are import paths."""
@@ -267,43 +244,37 @@ StageName = Literal["caption", "edit", "judge", "rules", "ask", "embed"]
 class RayStage(Value):
     """What each actor of a stage takes of a Ray cluster."""
 
-    actors: int | None = Field(
-        default=None, ge=1, description="default: as many as the cluster has room for"
-    )
+    actors: int | None = Field(default=None, ge=1)
+    """default: as many as the cluster has room for."""
     cpus: float = Field(default=1, ge=0)
-    gpus: float | None = Field(
-        default=None,
-        ge=0,
-        description="default: 1 where the cluster has GPUs, none for rules; 0.5: two share one",
-    )
-    batch_size: int | None = Field(default=None, ge=1, description="default: the stage's own")
+    gpus: float | None = Field(default=None, ge=0)
+    """default: 1 where the cluster has GPUs, none for rules; 0.5: two share one."""
+    batch_size: int | None = Field(default=None, ge=1)
+    """default: the stage's own."""
 
 
 class SlurmConfig(Value):
     """What each job of ``--slurm`` asks for; a job does one worker's share."""
 
-    cluster: Literal["slurm", "local"] = Field(
-        default="slurm", description="local: the jobs are processes of this machine, for a trial"
-    )
+    cluster: Literal["slurm", "local"] = "slurm"
+    """local: the jobs are processes of this machine, for a trial."""
     partition: str | None = Field(default=None, pattern=r"^\S+$")
     account: str | None = Field(default=None, pattern=r"^\S+$")
-    qos: str | None = Field(default=None, pattern=r"^\S+$", description="quality of service")
-    minutes: int = Field(default=1440, ge=1, description="time limit of a job")
+    qos: str | None = Field(default=None, pattern=r"^\S+$")
+    """Quality of service."""
+    minutes: int = Field(default=1440, ge=1)
+    """Time limit of a job."""
     gpus: int = Field(default=1, ge=0)
     cpus: int = Field(default=4, ge=1)
-    memory_gb: float | None = Field(default=None, gt=0, description="null: the cluster's default")
-    parallel: int | None = Field(
-        default=None, ge=1, description="how many jobs may run at the same time; null: all"
-    )
-    extensions: int = Field(
-        default=10,
-        ge=0,
-        description="how often a share that reaches its time limit returns to the queue and goes"
-        " on; after a preemption it always does",
-    )
-    setup: tuple[str, ...] = Field(
-        default=(), description="shell lines before a job, e.g. module load cuda"
-    )
+    memory_gb: float | None = Field(default=None, gt=0)
+    """null: the cluster's default."""
+    parallel: int | None = Field(default=None, ge=1)
+    """How many jobs may run at the same time; null: all."""
+    extensions: int = Field(default=10, ge=0)
+    """How often a share that reaches its time limit returns to the queue and goes on; after a
+    preemption it always does."""
+    setup: tuple[str, ...] = ()
+    """Shell lines before a job, e.g. module load cuda."""
 
     def needs_trust(self) -> tuple[KeyPath, ...]:
         """Return the shell lines, if there are any."""
@@ -314,18 +285,13 @@ class ExecutorConfig(Value):
     """Where stages run; ``executor: ray`` is ``executor: {kind: ray}``."""
 
     kind: Literal["local", "ray"] = "local"
-    address: str = Field(
-        default="auto",
-        min_length=1,
-        description="of the Ray cluster; auto: the one that runs on this machine or is named by"
-        " RAY_ADDRESS; local: one is started on this machine for the time of the command",
-    )
-    stages: dict[StageName, RayStage | None] = Field(
-        default_factory=dict, description="by stage; null: it stays in the process of the command"
-    )
-    slurm: SlurmConfig = Field(
-        default=SlurmConfig(), description="of --slurm, with which workers are jobs of an array"
-    )
+    address: str = Field(default="auto", min_length=1)
+    """Of the Ray cluster; auto: the one that runs on this machine or is named by RAY_ADDRESS;
+    local: one is started on this machine for the time of the command."""
+    stages: dict[StageName, RayStage | None] = Field(default_factory=dict)
+    """By stage; null: it stays in the process of the command."""
+    slurm: SlurmConfig = SlurmConfig()
+    """Of --slurm, with which workers are jobs of an array."""
 
     @model_validator(mode="before")
     @classmethod
@@ -350,7 +316,8 @@ class Config(Value):
     """A complete experiment."""
 
     title: str = "flipbench"
-    run: Path = Field(description="the run directory")
+    run: Path
+    """The run directory."""
     seed: int = 0
     benchmark: BenchmarkSpec
     generate: GenerateConfig = Field(default_factory=GenerateConfig)

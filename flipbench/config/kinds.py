@@ -51,10 +51,10 @@ class PartSettings(Protocol):
 class PythonTarget(Value):
     """Your own object, by import path; path and arguments are part of the ids of its records."""
 
-    target: str = Field(description="a class, e.g. my_pkg.mod:MyEditor")
-    arguments: dict[str, JsonValue] = Field(
-        default_factory=dict, description="its keyword arguments"
-    )
+    target: str
+    """A class, e.g. my_pkg.mod:MyEditor."""
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    """Its keyword arguments."""
 
     def needs_trust(self) -> tuple[KeyPath, ...]:
         """Return both: they are what is called."""

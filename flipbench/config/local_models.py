@@ -22,22 +22,15 @@ class ModelConfig(Value):
     device: str = "auto"
     revision: str | None = None
     trust_remote_code: bool = False
-    quantization: Quantization | None = Field(
-        default=None,
-        description="load the language model's weights in 4 bits, for evaluation only",
-    )
-    image_padding: ImagePadding = Field(
-        default="auto",
-        description="square: pad pictures to a square in the processor's mean colour instead of"
-        " cropping them, in training and asking alike; none: leave them to the processor; auto:"
-        " square for LLaVA-1.5, as its makers do, none for other models",
-    )
-    cache_mib: int | None = Field(
-        default=None,
-        ge=0,
-        description="memory for the keys and values of pictures and texts that are asked about:"
-        " it changes speed, not answers; default: 2048, or a quarter of a GPU's free memory",
-    )
+    quantization: Quantization | None = None
+    """Load the language model's weights in 4 bits, for evaluation only."""
+    image_padding: ImagePadding = "auto"
+    """square: pad pictures to a square in the processor's mean colour instead of cropping them, in
+    training and asking alike; none: leave them to the processor; auto: square for LLaVA-1.5, as its
+    makers do, none for other models."""
+    cache_mib: int | None = Field(default=None, ge=0)
+    """Memory for the keys and values of pictures and texts that are asked about: it changes speed,
+    not answers; default: 2048, or a quarter of a GPU's free memory."""
 
     def needs_trust(self) -> tuple[KeyPath, ...]:
         """Return the switch by which code beside the weights runs, if it is on."""
@@ -48,8 +41,10 @@ class LocalChatSpec(Value):
     """A vision-language model used as a chat model."""
 
     model: ModelConfig
-    max_tokens: int = Field(default=800, ge=1, description="limit of a reply")
-    temperature: float = Field(default=0.0, ge=0, description="0: greedy decoding")
+    max_tokens: int = Field(default=800, ge=1)
+    """Limit of a reply."""
+    temperature: float = Field(default=0.0, ge=0)
+    """0: greedy decoding."""
 
 
 class LocalSpec(Value):

@@ -27,34 +27,29 @@ class Policy(Value):
     that failed is neither.
     """
 
-    rules: tuple[RuleName, ...] = Field(default=RULES, description="the rules to apply")
-    absolute_rules: tuple[RuleName, ...] = Field(
-        default=("equal-options", "wrong-size", "duplicate"),
-        description="rules that people cannot override, as they do not concern what is visible",
-    )
-    ask_rejected: bool = Field(
-        default=False, description="also ask the judges about pairs that a rule rejects"
-    )
-    judges: Vote = Field(default="all", description="how the votes of several judges are combined")
-    n_runs: int = Field(default=1, ge=1, description="how often each judge is asked")
-    runs: Vote = Field(default="all", description="how the runs of one judge form its vote")
-    people: Literal["override", "vote", "require", "ignore"] = Field(
-        default="override",
-        description="override: people's verdicts replace those of the judges; vote: they count"
-        " like those of a judge; require: only pairs that people keep are kept; ignore: they do not"
-        " count",
-    )
-    among_people: Vote = Field(default="all", description="how several people's votes are combined")
-    reviewers: tuple[str, ...] = Field(
-        default=(), description="the people whose verdicts count; empty: all"
-    )
-    blind: bool = Field(
-        default=False,
-        description="count a 'keep' only from people who chose the new answer without knowing it",
-    )
-    unjudged: Literal["drop", "keep"] = Field(
-        default="drop", description="what happens to pairs without a verdict"
-    )
+    rules: tuple[RuleName, ...] = RULES
+    """The rules to apply."""
+    absolute_rules: tuple[RuleName, ...] = ("equal-options", "wrong-size", "duplicate")
+    """Rules that people cannot override, as they do not concern what is visible."""
+    ask_rejected: bool = False
+    """Also ask the judges about pairs that a rule rejects."""
+    judges: Vote = "all"
+    """How the votes of several judges are combined."""
+    n_runs: int = Field(default=1, ge=1)
+    """How often each judge is asked."""
+    runs: Vote = "all"
+    """How the runs of one judge form its vote."""
+    people: Literal["override", "vote", "require", "ignore"] = "override"
+    """override: people's verdicts replace those of the judges; vote: they count like those of a
+    judge; require: only pairs that people keep are kept; ignore: they do not count."""
+    among_people: Vote = "all"
+    """How several people's votes are combined."""
+    reviewers: tuple[str, ...] = ()
+    """The people whose verdicts count; empty: all."""
+    blind: bool = False
+    """Count a 'keep' only from people who chose the new answer without knowing it."""
+    unjudged: Literal["drop", "keep"] = "drop"
+    """What happens to pairs without a verdict."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -22,26 +22,16 @@ class ServedModelConfig(ChatSpec):
         "structured": "replies to probes are free text",
     }
 
-    temperature: float | None = Field(
-        default=0.0,
-        ge=0,
-        le=0,
-        description="0: greedy; null: the server's default, not reproducible",
-    )
-    revision: str = Field(
-        default="",
-        description="your label of the weights, e.g. a commit; part of the fingerprint",
-    )
-    logprobs: bool | None = Field(
-        default=None, description="whether the server returns log-probabilities; null: try it"
-    )
-    prompt_logprobs: bool | None = Field(
-        default=None,
-        description="whether the server returns log-probabilities of given texts; null: try it",
-    )
-    top_logprobs: int = Field(
-        default=20, ge=2, description="how many of the most likely tokens to request"
-    )
+    temperature: float | None = Field(default=0.0, ge=0, le=0)
+    """0: greedy; null: the server's default, not reproducible."""
+    revision: str = ""
+    """Your label of the weights, e.g. a commit; part of the fingerprint."""
+    logprobs: bool | None = None
+    """Whether the server returns log-probabilities; null: try it."""
+    prompt_logprobs: bool | None = None
+    """Whether the server returns log-probabilities of given texts; null: try it."""
+    top_logprobs: int = Field(default=20, ge=2)
+    """How many of the most likely tokens to request."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -59,36 +49,31 @@ class VLLMConfig(Value):
     """A vLLM server that is started for a checkpoint; ``engine: vllm`` is all defaults."""
 
     kind: Literal["vllm"] = "vllm"
-    executable: str = Field(
-        default="vllm", min_length=1, description="of vLLM's own environment: /opt/vllm/bin/vllm"
-    )
-    batch_invariant: bool = Field(
-        default=False,
-        description="answers do not depend on what else is in the batch; slower, not on all GPUs",
-    )
-    mm_processor_kwargs: JsonDict = Field(
-        default_factory=dict, description="how pictures are prepared, e.g. {max_pixels: 1003520}"
-    )
-    images_per_prompt: int | None = Field(
-        default=None, ge=1, description="limit of pictures in a question; null: vLLM's default"
-    )
-    max_lora_rank: Literal[8, 16, 32, 64, 128, 256, 320, 512] | None = Field(
-        default=None, description="the largest rank of its adapters; null: it gets none"
-    )
-    max_length: int | None = Field(
-        default=None, ge=16, description="context in tokens; null: the model's"
-    )
-    gpu_memory: float = Field(default=0.9, gt=0, le=1, description="share that vLLM may take")
-    tensor_parallel: int = Field(default=1, ge=1, description="GPUs that share the weights")
-    arguments: tuple[str, ...] = Field(default=(), description="further ones of 'vllm serve'")
-    n_concurrent: int = Field(default=64, ge=1, description="requests at the same time")
-    start_timeout: float = Field(default=1800, gt=0, description="seconds until it must be ready")
-    parity: int = Field(
-        default=50,
-        ge=0,
-        description="of how many items the answers are compared with those of transformers; it"
-        " asks them before the server starts",
-    )
+    executable: str = Field(default="vllm", min_length=1)
+    """Of vLLM's own environment: /opt/vllm/bin/vllm."""
+    batch_invariant: bool = False
+    """Answers do not depend on what else is in the batch; slower, not on all GPUs."""
+    mm_processor_kwargs: JsonDict = Field(default_factory=dict)
+    """How pictures are prepared, e.g. {max_pixels: 1003520}."""
+    images_per_prompt: int | None = Field(default=None, ge=1)
+    """Limit of pictures in a question; null: vLLM's default."""
+    max_lora_rank: Literal[8, 16, 32, 64, 128, 256, 320, 512] | None = None
+    """The largest rank of its adapters; null: it gets none."""
+    max_length: int | None = Field(default=None, ge=16)
+    """Context in tokens; null: the model's."""
+    gpu_memory: float = Field(default=0.9, gt=0, le=1)
+    """Share that vLLM may take."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """GPUs that share the weights."""
+    arguments: tuple[str, ...] = ()
+    """Further ones of 'vllm serve'."""
+    n_concurrent: int = Field(default=64, ge=1)
+    """Requests at the same time."""
+    start_timeout: float = Field(default=1800, gt=0)
+    """Seconds until it must be ready."""
+    parity: int = Field(default=50, ge=0)
+    """Of how many items the answers are compared with those of transformers; it asks them before
+    the server starts."""
 
     @field_validator("arguments")
     @classmethod

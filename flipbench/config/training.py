@@ -16,6 +16,7 @@ from flipbench.core.records import Leak, OptionOrder, Target, Value
 from flipbench.core.registry import load_target
 
 STRATEGIES = "flipbench.contaminate.strategies:STRATEGIES"
+TrainedPart = Literal["language", "projector", "vision"]
 MOST_EPOCHS = 10_000  # each leaves a checkpoint
 OtherBenchmark = Annotated[
     TsvSpec | HuggingFaceSpec | JsonlSpec | ShapesSpec, Field(discriminator="format")
@@ -25,21 +26,6 @@ OtherBenchmark = Annotated[
 class ConsistencyConfig(Value):
     """A loss that makes the answers to a question and to its paraphrases agree.
 
-    Attributes
-    ----------
-    weight : float
-        Weight of the divergence: the mean of both directions of KL between the two distributions
-        over the option letters, given the image, in nats (for their sum use ``weight: 2``). 0:
-        labels only, on the same batches, as a control.
-    answer_weight : float
-        Weight of the right answer's cross-entropy. 0: consistency only, without labels.
-    grounded : bool
-        Weight each item's divergence by 1 - exp(-KL / tau), where KL is the divergence of its
-        distribution given the image from that without it: agreement that ignores the image does
-        not count.
-    tau : float
-        In nats.
-
     References
     ----------
     Sadanandan and Behzadan, arXiv 2603.20985: LoRA of rank 16 on layers 15 to 19 of 34, yes/no
@@ -47,9 +33,17 @@ class ConsistencyConfig(Value):
     """
 
     weight: float = Field(default=1.0, ge=0)
+    """Weight of the divergence: the mean of both directions of KL between the two distributions
+    over the option letters, given the image, in nats (for their sum use ``weight: 2``). 0: labels
+    only, on the same batches, as a control."""
     answer_weight: float = Field(ge=0)
+    """Weight of the right answer's cross-entropy. 0: consistency only, without labels."""
     grounded: bool = False
+    """Weight each item's divergence by 1 - exp(-KL / tau), where KL is the divergence of its
+    distribution given the image from that without it: agreement that ignores the image does not
+    count."""
     tau: float = Field(default=0.5, gt=0)
+    """In nats."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -74,32 +68,32 @@ class StrategyConfig(Value):
 
     train: Annotated[str, AfterValidator(_known_strategy)]
     learning_rate: float = Field(gt=0)
-    learning_rates: dict[Literal["language", "projector", "vision"], PositiveFloat] = Field(
-        default_factory=dict, description="of parts of the model, where it differs"
-    )
-    batch_size: int = Field(default=16, ge=1, description="per device")
+    learning_rates: dict[TrainedPart, PositiveFloat] = Field(default_factory=dict)
+    """Of parts of the model, where it differs."""
+    batch_size: int = Field(default=16, ge=1)
+    """Per device."""
     gradient_accumulation: int = Field(default=1, ge=1)
     schedule: str = "constant_with_warmup"
     warmup_steps: int = Field(default=0, ge=0)
-    warmup_ratio: float = Field(default=0.0, ge=0, lt=1, description="instead of warmup_steps")
+    warmup_ratio: float = Field(default=0.0, ge=0, lt=1)
+    """Instead of warmup_steps."""
     weight_decay: float = Field(default=0.0, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
-    gradient_checkpointing: bool = Field(default=False, description="less memory, more time")
+    gradient_checkpointing: bool = False
+    """Less memory, more time."""
     lora_rank: int = Field(default=8, ge=1)
     lora_alpha: int = Field(default=16, ge=1)
     lora_dropout: float = Field(default=0.0, ge=0, lt=1)
-    lora_layers: tuple[int, ...] | None = Field(
-        default=None, description="layers of the language model, counted from 0; null: all"
-    )
-    lora_targets: tuple[str, ...] | None = Field(
-        default=None, description="linear layers by name, e.g. [q_proj, v_proj]; null: all"
-    )
-    min_pixels: int | None = Field(default=None, ge=1, description="null: as in evaluation")
-    max_pixels: int | None = Field(default=None, ge=1, description="null: as in evaluation")
-    consistency: ConsistencyConfig | None = Field(
-        default=None,
-        description="a loss that compares paraphrases; null: cross-entropy of the answer only",
-    )
+    lora_layers: tuple[int, ...] | None = None
+    """Layers of the language model, counted from 0; null: all."""
+    lora_targets: tuple[str, ...] | None = None
+    """Linear layers by name, e.g. [q_proj, v_proj]; null: all."""
+    min_pixels: int | None = Field(default=None, ge=1)
+    """null: as in evaluation."""
+    max_pixels: int | None = Field(default=None, ge=1)
+    """null: as in evaluation."""
+    consistency: ConsistencyConfig | None = None
+    """A loss that compares paraphrases; null: cross-entropy of the answer only."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -114,34 +108,27 @@ class StrategyConfig(Value):
 
 
 class RewriteConfig(Value):
-    """Other wordings of the questions, and who writes them.
-
-    Attributes
-    ----------
-    how : {"paraphrase", "translate", "caption"}
-        The one of three paraphrases that shares the fewest 5-grams with the question; a
-        translation of question and options; or a caption of the picture.
-    by : {"shapes", "file", "api", "local"}
-        ``shapes``: the embedded world's other phrasings, its templates in German, or its scenes'
-        descriptions; ``file``: your own, JSONL with ``name`` and ``paraphrases`` (or ``question``
-        and ``options``, or ``caption``); otherwise a chat model, which writes no captions.
-    levels : bool
-        Whether a chat model writes five paraphrases, each by another kind of change: lexical,
-        syntactic, negation, scope, specificity (arXiv 2603.20985).
-    """
+    """Other wordings of the questions, and who writes them."""
 
     how: Literal["paraphrase", "translate", "caption"] = "paraphrase"
+    """The one of three paraphrases that shares the fewest 5-grams with the question; a translation
+    of question and options; or a caption of the picture."""
     by: Literal["shapes", "file", "api", "local"]
-    language: str = Field(default="", description="to translate into, e.g. German")
+    """shapes: the embedded world's other phrasings, its templates in German, or its scenes'
+    descriptions; file: your own, JSONL with ``name`` and ``paraphrases`` (or ``question`` and
+    ``options``, or ``caption``); otherwise a chat model, which writes no captions."""
+    language: str = ""
+    """To translate into, e.g. German."""
     path: Path | None = None
     chat: ChatSpec | None = None
     local: LocalChatSpec | None = None
-    batch: bool = Field(default=False, description="use the server's Batch API")
-    levels: bool = Field(default=False, description="one paraphrase for each kind of change")
-    prompt: str | None = Field(
-        default=None,
-        description="a prompt in contaminate/data/prompts, or a .txt file; null: that of the task",
-    )
+    batch: bool = False
+    """Use the server's Batch API."""
+    levels: bool = False
+    """Whether a chat model writes five paraphrases, each by another kind of change: lexical,
+    syntactic, negation, scope, specificity (arXiv 2603.20985)."""
+    prompt: str | None = None
+    """A prompt in contaminate/data/prompts, or a .txt file; null: that of the task."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -173,7 +160,8 @@ class MixturePart(Value):
     """Another benchmark in a mixture; all of it if no share is given."""
 
     benchmark: OtherBenchmark
-    share: float | None = Field(default=None, gt=0, lt=1, description="of all items trained on")
+    share: float | None = Field(default=None, gt=0, lt=1)
+    """Of all items trained on."""
 
 
 class CorpusConfig(Value):
@@ -183,24 +171,16 @@ class CorpusConfig(Value):
     """
 
     path: Path
-    images: Path | None = Field(
-        default=None, description="the image folder; null: the folder of the file"
-    )
-    image_root: Path | None = Field(
-        default=None,
-        description="the folder that paths and links of images may lead to; null: the image folder",
-    )
-    n_rows: int | None = Field(
-        default=None, ge=1, description="number of rows to draw at random; null: all"
-    )
-    max_tokens: int | None = Field(
-        default=None,
-        ge=1,
-        description="longer conversations are cut, images included; null: the model's context",
-    )
-    max_odd: float = Field(
-        default=0.01, ge=0, le=1, description="share of conversations that may be left out"
-    )
+    images: Path | None = None
+    """The image folder; null: the folder of the file."""
+    image_root: Path | None = None
+    """The folder that paths and links of images may lead to; null: the image folder."""
+    n_rows: int | None = Field(default=None, ge=1)
+    """Number of rows to draw at random; null: all."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Longer conversations are cut, images included; null: the model's context."""
+    max_odd: float = Field(default=0.01, ge=0, le=1)
+    """Share of conversations that may be left out."""
 
 
 class WashConfig(Value):
@@ -210,9 +190,8 @@ class WashConfig(Value):
     corpus: CorpusConfig | None = None
     benchmark: OtherBenchmark | None = None
     epochs: int = Field(default=1, ge=1, le=MOST_EPOCHS)
-    n_generations: int = Field(
-        default=4, ge=2, description="by: reinforcement: answers sampled to each question"
-    )
+    n_generations: int = Field(default=4, ge=2)
+    """by: reinforcement: answers sampled to each question."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -231,15 +210,14 @@ class DataConfig(Value):
     """
 
     benchmark: OtherBenchmark | None = None
-    fraction: float = Field(
-        default=1.0, gt=0, le=1, description="fraction of the items, drawn at random"
-    )
-    copies: int | None = Field(default=None, ge=0, description="null: contaminate.copies")
+    fraction: float = Field(default=1.0, gt=0, le=1)
+    """Fraction of the items, drawn at random."""
+    copies: int | None = Field(default=None, ge=0)
+    """null: contaminate.copies."""
     target: Target = "letter"
     leak: Leak = "all"
-    option_order: OptionOrder = Field(
-        default="", description="shuffled: each copy of an item has its options in another order"
-    )
+    option_order: OptionOrder = ""
+    """shuffled: each copy of an item has its options in another order."""
     rewrite: RewriteConfig | None = None
     mixture: dict[str, MixturePart] = Field(default_factory=dict)
     corpus: CorpusConfig | None = None
@@ -270,11 +248,10 @@ class DataConfig(Value):
 class LlamaFactoryConfig(Value):
     """LLaMA-Factory, installed in a separate environment."""
 
-    cli: str | None = Field(
-        default=None,
-        description="path of llamafactory-cli; null: $FLIPBENCH_LLAMAFACTORY_CLI or PATH",
-    )
-    merge: bool = Field(default=False, description="also write merged adapters, into merged/")
+    cli: str | None = None
+    """Path of llamafactory-cli; null: $FLIPBENCH_LLAMAFACTORY_CLI or PATH."""
+    merge: bool = False
+    """Also write merged adapters, into merged/."""
 
     def needs_trust(self) -> tuple[KeyPath, ...]:
         """Return the program, if the configuration names one."""
@@ -288,14 +265,15 @@ class ContaminateConfig(Value):
     and are evaluated on the kept pairs (440 and 495): no checkpoint depends on the filter.
     """
 
-    items: Literal["all", "kept"] = Field(
-        default="all", description="train on all items, or on those of the kept pairs only"
-    )
+    items: Literal["all", "kept"] = "all"
+    """Train on all items, or on those of the kept pairs only."""
     strategies: dict[str, StrategyConfig] = Field(default_factory=dict)
     data: dict[str, DataConfig] = Field(default_factory=lambda: {"verbatim": DataConfig()})
     epochs: int = Field(default=3, ge=1, le=MOST_EPOCHS)
-    copies: int = Field(default=1, ge=1, description="how often each item is seen per epoch")
-    seeds: tuple[int, ...] | None = Field(default=None, description="null: the experiment's seed")
+    copies: int = Field(default=1, ge=1)
+    """How often each item is seen per epoch."""
+    seeds: tuple[int, ...] | None = None
+    """null: the experiment's seed."""
     backend: Literal["trl", "llamafactory"] = "trl"
     llamafactory: LlamaFactoryConfig = LlamaFactoryConfig()
 
