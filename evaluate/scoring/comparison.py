@@ -115,7 +115,7 @@ def two_conditions(
     rules: Sequence[Rule],
     left_out: str = "",
     n_trials: tuple[int | None, int | None] = (1, 1),
-    **more: Any,
+    **fields: Any,
 ) -> Contrast:
     """Contrast a model's answers in two conditions.
 
@@ -137,7 +137,7 @@ def two_conditions(
         ]
 
     items = [pair.item for pair in query_pairs]
-    return Contrast(items, probes_of(query_pairs), remembered(read), rules, left_out, **more)
+    return Contrast(items, probes_of(query_pairs), remembered(read), rules, left_out, **fields)
 
 
 def against_clean(
@@ -146,21 +146,21 @@ def against_clean(
     rules: Sequence[Rule],
     left_out: str = "",
     n_trials: int | None = 1,
-    **more: Any,
+    **fields: Any,
 ) -> Contrast:
     """Contrast a model with a clean model in one condition; a contaminated model's share rises.
 
     Parameters are those of `two_conditions`.
     """
-    asked = [query for _, query in queries]
+    queries_only = [query for _, query in queries]
     return Contrast(
         items=[item for item, _ in queries],
-        probes=probes_of(asked),
-        read=remembered(lambda answers: [Condition.read(name, answers, asked, n_trials)]),
+        probes=probes_of(queries_only),
+        read=remembered(lambda answers: [Condition.read(name, answers, queries_only, n_trials)]),
         rules=rules,
         left_out=left_out,
         direction="rises",
-        **more,
+        **fields,
     )
 
 
@@ -209,46 +209,40 @@ def compare(
     reference: Answers | None,
 ) -> Comparison:
     """Read a model's answers, and those of a clean ``reference`` model, in a contrast."""
-    out = contrast.leave_out(answers)
-    items, clusters, kept = contrast.items, contrast.clusters, []
-    if out:
-        kept = [item.id not in out for item in items]
-        items, clusters = list(compress(items, kept)), list(compress(clusters, kept))
+    left_out = contrast.leave_out(answers)
+    is_kept = [item.id not in left_out for item in contrast.items]
+    items = list(compress(contrast.items, is_kept))
+    n_left_out = len(benchmark.pairs) - len(items)
 
     def read(model: Answers) -> Sequence[Condition]:
         conditions = contrast.read(model)
-        if not out:
+        if not left_out:
             return conditions
-        return [
-            replace(condition, outcomes=list(compress(condition.outcomes, kept)))
-            for condition in conditions
-        ]
+        return [replace(c, outcomes=list(compress(c.outcomes, is_kept))) for c in conditions]
 
-    own, clean = read(answers), read(reference) if reference else []
-    one_condition = len(own) == 1
-    first: Condition | None = own[0]
-    if one_condition:
-        first = replace(clean[0], name=f"{clean[0].name} of the reference") if clean else None
-    n_left_out = len(benchmark.pairs) - len(items)
-    notes = (*left_out_note(n_left_out, contrast.left_out), *contrast.notes)
+    conditions, clean = read(answers), read(reference) if reference else []
+    against_clean = len(conditions) == 1
+    baseline: Condition | None = conditions[0]
+    if against_clean:
+        baseline = replace(clean[0], name=f"{clean[0].name} of the reference") if clean else None
     return Comparison(
         detector=detector.about.name,
         benchmark=benchmark,
         answers=answers,
         items=items,
-        first=first,
-        second=own[-1],
+        first=baseline,
+        second=conditions[-1],
         direction=contrast.direction,
         unit=contrast.unit,
         reference_answers=reference,
-        reference=(clean[0], clean[1]) if clean and not one_condition else None,
-        against_clean=one_condition,
+        reference=(clean[0], clean[1]) if clean and not against_clean else None,
+        against_clean=against_clean,
         n_left_out=n_left_out,
-        notes=notes,
+        notes=(*left_out_note(n_left_out, contrast.left_out), *contrast.notes),
         reason=contrast.reason,
         details=contrast.describe(answers),
         settings=detector.settings,
-        clusters=clusters,
+        clusters=list(compress(contrast.clusters, is_kept)),
     )
 
 
@@ -287,9 +281,9 @@ def with_leakage(score: Score) -> Score:
     """Return the score with MM-Detect's instance leakage and the gap relative to CR."""
     if score.paired is None or not score.n:
         return score
-    b, n, right = score.paired.b, score.n, score.paired.n11 + score.paired.b
+    b, n, n_right = score.paired.b, score.n, score.paired.n11 + score.paired.b
     gap = (score.paired.c - b) / n
-    leakage = {"k": b, "n": n, "rate": b / n, "normalised": gap * n / right if right else None}
+    leakage = {"k": b, "n": n, "rate": b / n, "normalised": gap * n / n_right if n_right else None}
     return score.model_copy(update={"details": score.details | {"leakage": leakage}})
 
 
@@ -370,12 +364,12 @@ def _against_reference(comparison: Comparison) -> tuple[PairedResult, GapDiffere
     """
     assert comparison.reference is not None and comparison.first is not None
     sides = (comparison.first, comparison.second, *comparison.reference)
-    first, second, clean_first, clean_second = (side.outcomes for side in sides)
+    baseline, variant, clean_baseline, clean_variant = (side.outcomes for side in sides)
     between = gap_difference(
-        first,
-        second,
-        clean_first,
-        clean_second,
+        baseline,
+        variant,
+        clean_baseline,
+        clean_variant,
         generator(comparison.settings.seed, comparison.answers.model, "relative"),
         clusters=comparison.clusters,
         n_permutations=comparison.settings.n_permutations,
@@ -412,5 +406,5 @@ def no_reference_score(comparison: Comparison, rule: str, *, keep_statistic: boo
     notes = (*comparison.notes, no_reference_warning(rule, comparison.answers))
     outcome = None if comparison.first is None else paired(comparison)
     score = score_of(replace(comparison, notes=notes), rule, outcome, "not_applicable")
-    none = {} if keep_statistic else {"statistic": None, "interval": None}
-    return score.model_copy(update={"lacks_reference": bool(comparison.items), **none})
+    changes = {} if keep_statistic else {"statistic": None, "interval": None}
+    return score.model_copy(update={"lacks_reference": bool(comparison.items), **changes})

@@ -97,7 +97,7 @@ class Condition:
 
         An unreadable reply counts as 0, and in ``n_unparsed``.
         """
-        choices = [picked for query in queries if (picked := query.picked)]
+        choices = [pick for query in queries if (pick := query.picked)]
         if len(choices) == len(queries):
             return cls._of_choices(name, answers, choices, n_trials)
         outcomes: list[Value] = []
@@ -176,28 +176,22 @@ class Comparison:
     Attributes
     ----------
     items : sequence of Item, shape (N,)
-        The original items compared.
+        The original items compared; ``n_left_out`` others cannot be asked about.
     first, second : Condition or None
         The statistic is accuracy in ``second`` - accuracy in ``first``; ``first`` is None if it
         would be that of a missing reference model.
-    reference_answers : Answers or None
-        The reference model's answers.
     reference : (Condition, Condition) or None
-        Its two conditions, for rules that compare gaps.
+        The reference model's two conditions, for rules that compare gaps.
     against_clean : bool
         Whether ``first`` is the reference model's condition, not one of the model's own.
     direction : {"falls", "rises"}
         How a contaminated model's statistic moves.
     unit : str
         Of the outcomes and the statistic; "fraction" for accuracies.
-    n_left_out : int
-        Items of the benchmark that the detector cannot ask about.
-    notes : tuple of str
-        Warnings for every score.
+    notes, details
+        Warnings and details of every score.
     reason : str
         Why no item can be compared, in a few words; empty otherwise.
-    details : dict
-        Added to every score's details.
     clusters : sequence of str, shape (N,)
         What each item shares with others; by default `cluster_of` each.
     """
@@ -302,27 +296,24 @@ def remembered(
 
     A reference is compared with many models, one after another.
     """
-    last: list[tuple[ref[Answers], Sequence[Condition]]] = []
+    recent: list[tuple[ref[Answers], Sequence[Condition]]] = []
 
     def look_up(answers: Answers) -> Sequence[Condition]:
-        known = [one for one in last if one[0]() is answers]
-        found = known[0] if known else (ref(answers), read(answers))
-        last[:] = [*[one for one in last if one is not found][-1:], found]
-        return found[1]
+        entries = [entry for entry in recent if entry[0]() is answers]
+        entry = entries[0] if entries else (ref(answers), read(answers))
+        recent[:] = [*[other for other in recent if other is not entry][-1:], entry]
+        return entry[1]
 
     return look_up
 
 
-def left_out_note(n_left_out: int, why: str) -> tuple[str, ...]:
+def left_out_note(n_left_out: int, reason: str) -> tuple[str, ...]:
     """Return a note on how many items are left out, and why, if any are."""
     items = "1 item is" if n_left_out == 1 else f"{n_left_out} items are"
-    return (f"{items} left out: {why}",) if n_left_out and why else ()
+    return (f"{items} left out: {reason}",) if n_left_out and reason else ()
 
 
-def dropped_note(n_dropped: int, n: int, why: str = "an answer is missing") -> tuple[str, ...]:
+def dropped_note(n_dropped: int, n: int, reason: str = "an answer is missing") -> tuple[str, ...]:
     """Return a note on how many of ``n`` items lack what they need, if any do."""
-    if not n_dropped:
-        return ()
-    return (
-        f"{n_dropped} of {n} items are dropped because {why}; run the same command again to retry",
-    )
+    note = f"{n_dropped} of {n} items are dropped because {reason}; run the same command again"
+    return (f"{note} to retry",) if n_dropped else ()

@@ -33,10 +33,10 @@ class ScoredText:
     def value(self, membership: Membership, answers: Answers) -> float | None:
         """Return the text's score; None if a likelihood is missing or not finite."""
         replies = [answers.to(probe) for probe in self.probes]
-        known = [reply for reply in replies if reply is not None]
-        finite = all(math.isfinite(reply.log_likelihood or 0.0) for reply in known)
-        complete = len(known) == len(replies) and finite
-        return membership(self.text, known) if complete else None
+        received = [reply for reply in replies if reply is not None]
+        finite = all(math.isfinite(reply.log_likelihood or 0.0) for reply in received)
+        complete = len(received) == len(replies) and finite
+        return membership(self.text, received) if complete else None
 
 
 def as_written(text: str) -> tuple[str, ...]:
@@ -96,19 +96,19 @@ def membership_contrasts(
         rule: str,
         left_out: str,
     ) -> Contrast:
-        kept = [row for row in rows if row[1].probes and row[2].probes]
+        scored_rows = [row for row in rows if row[1].probes and row[2].probes]
 
         def lacking(answers: Answers) -> set[str]:
             return {
                 item.id
-                for item, *texts in kept
+                for item, *texts in scored_rows
                 for probe in (p for text in texts for p in text.probes)
                 if (reply := answers.to(probe)) is not None and lacks(reply)
             }
 
-        sides = [[row[1] for row in kept], [row[2] for row in kept]]
+        sides = [[row[1] for row in scored_rows], [row[2] for row in scored_rows]]
         return Contrast(
-            [item for item, *_ in kept],
+            [item for item, *_ in scored_rows],
             [probe for side in sides for text in side for probe in text.probes],
             lambda answers: [
                 Condition(name, [t.value(membership, answers) for t in side], 0, len(side), None)
@@ -130,11 +130,11 @@ def membership_contrasts(
         for item in benchmark.originals
         if (order := reordered(item, seed))
     ]
-    why = "they are free-form, or have equal options"
-    why += f", or {left_out}" if left_out else ""
+    reason = "they are free-form, or have equal options"
+    reason += f", or {left_out}" if left_out else ""
     return [
         contrast(answers, ("perturbed", "original"), "relative", left_out),
-        contrast(questions, ("reordered", "released"), "question", why),
+        contrast(questions, ("reordered", "released"), "question", reason),
     ]
 
 

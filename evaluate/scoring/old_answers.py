@@ -72,45 +72,45 @@ def against_chance(replies: PerturbedReplies, settings: Settings) -> dict[str, A
     preference for a letter proves nothing. Where items share an image or a group, the p-value is
     the larger of that and of swapping the sign of each cluster's sum.
     """
-    wrong, n = replies.wrong, len(replies.wrong)
+    answers, n = replies.wrong, len(replies.wrong)
     rng = generator(settings.seed, DETECTOR, "permutations")
-    test = attraction([answer.letters for answer in wrong], rng)
-    above = [a.is_old - chance for a, chance in zip(wrong, test.expected, strict=True)]
-    clusters = [answer.cluster for answer in wrong]
+    test = attraction([answer.letters for answer in answers], rng)
+    excess = [a.is_old - chance for a, chance in zip(answers, test.expected, strict=True)]
+    clusters = [answer.cluster for answer in answers]
     p_value = test.p_value
     if len(set(clusters)) < n:
         rng = generator(settings.seed, DETECTOR, "label swaps")
-        swapped = label_swap_p([-value for value in above], rng, clusters=clusters)
+        swapped = label_swap_p([-value for value in excess], rng, clusters=clusters)
         p_value = max(p_value, swapped)
-    refusals = [_NO_VARIETY] if any(a.is_old for a in wrong) and not test.n_telling else []
+    refusals = [_NO_VARIETY] if any(a.is_old for a in answers) and not test.n_telling else []
     n_other = len(replies.item_ids) - n
-    others = [f"answered otherwise {number}" for number in range(n_other)]
+    other_clusters = [f"answered otherwise {number}" for number in range(n_other)]
     return {
-        **decided(replies, wrong, above, p_value, settings, refusals),
-        "accuracies": {"old answer": Count(k=sum(a.is_old for a in wrong), n=n)},
+        **decided(replies, answers, excess, p_value, settings, refusals),
+        "accuracies": {"old answer": Count(k=sum(a.is_old for a in answers), n=n)},
         "means": {"expected by chance": Mean(mean=sum(test.expected) / n if n else None, n=n)},
-        "memory": memory_share(test.excess, max(0, n_other), [*clusters, *others]),
+        "memory": memory_share(test.excess, max(0, n_other), [*clusters, *other_clusters]),
         "details": {"expected by": test.by},
     }
 
 
-def stratified_p(wrong: Sequence[WrongAnswer], settings: Settings | None = None) -> float:
+def stratified_p(answers: Sequence[WrongAnswer], settings: Settings | None = None) -> float:
     """Return the permutation p-value of old answers within strata of the new letter."""
     rng = generator((settings or Settings()).seed, DETECTOR, "permutations")
-    return permuted_p([answer.letters for answer in wrong], rng)[0]
+    return permuted_p([answer.letters for answer in answers], rng)[0]
 
 
-def without_old_answers(wrong: Sequence[WrongAnswer], n: int) -> float:
+def without_old_answers(answers: Sequence[WrongAnswer], n: int) -> float:
     """Return the p-value of `against_chance` after ``n`` of the old answers are left out."""
-    old = [answer for answer in wrong if answer.is_old]
-    kept = [*old[n:], *(answer for answer in wrong if not answer.is_old)]
-    fields = against_chance(PerturbedReplies([], kept), Settings())
+    old_answers = [answer for answer in answers if answer.is_old]
+    remaining = [*old_answers[n:], *(answer for answer in answers if not answer.is_old)]
+    fields = against_chance(PerturbedReplies([], remaining), Settings())
     return 1.0 if fields["p_value"] is None else float(fields["p_value"])
 
 
 def decided(
     replies: PerturbedReplies,
-    wrong: Sequence[WrongAnswer],
+    answers: Sequence[WrongAnswer],
     values: Sequence[float],
     p_value: float,
     settings: Settings,
@@ -120,16 +120,16 @@ def decided(
 
     There is none for the reasons ``refusals``, and if replies are too few or too many unreadable.
     """
-    clusters = [answer.cluster for answer in wrong]
+    clusters = [answer.cluster for answer in answers]
     unparsed = rules.unparsed_warning({"perturbed": (replies.n_unparsed, len(replies.item_ids))})
     reasons = [*refusals, *([unparsed] if unparsed else [])]
     if len(set(clusters)) < MIN_WRONG:
         reasons.append(
-            f"only {len(wrong)} wrong answers, about {len(set(clusters))} images or groups; fewer"
+            f"only {len(answers)} wrong answers, about {len(set(clusters))} images or groups; fewer"
             f" than {MIN_WRONG} are too few for a verdict"
         )
     verdict = "inconclusive" if reasons else rules.significant(p_value, settings.alpha)
-    by_item: Mapping[str, float] = dict(zip((a.item_id for a in wrong), values, strict=True))
+    by_item: Mapping[str, float] = dict(zip((a.item_id for a in answers), values, strict=True))
     return {
         "verdict": verdict,
         "statistic": sum(values) / len(values) if values else None,

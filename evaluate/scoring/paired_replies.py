@@ -91,10 +91,10 @@ class Replies:
     @classmethod
     def of_choices(cls, choices: Sequence[int | None], gold: Integers) -> Replies:
         """Return the replies that name options: -1 is unreadable, None is missing."""
-        missing = np.array([choice is None for choice in choices], dtype=bool)
-        named = _integers([-1 if choice is None else choice for choice in choices])
-        unreadable = (named < 0) & ~missing
-        return cls((named == gold) & (named >= 0), unreadable, missing, named)
+        is_missing = np.array([choice is None for choice in choices], dtype=bool)
+        options = _integers([-1 if choice is None else choice for choice in choices])
+        is_unreadable = (options < 0) & ~is_missing
+        return cls((options == gold) & (options >= 0), is_unreadable, is_missing, options)
 
     @property
     def unknown(self) -> Bools:
@@ -122,7 +122,7 @@ class PairedReplies:
     ) -> PairedReplies:
         """Return a model's answers to the multiple-choice pairs of a benchmark."""
         pairs = [pair for pair in benchmark.pairs if pair.original.options is not None]
-        asked = Pairs.of(benchmark)
+        options = Pairs.of(benchmark)
 
         def replies(version: Literal["original", "perturbed"], gold: Integers) -> Replies:
             probes = [prompt_settings.probe(getattr(p, version), version) for p in pairs]
@@ -131,8 +131,8 @@ class PairedReplies:
         return cls(
             answers.model,
             answers.fingerprint,
-            replies("original", asked.old),
-            replies("perturbed", asked.new),
+            replies("original", options.old),
+            replies("perturbed", options.new),
         )
 
     @cached_property
@@ -146,16 +146,19 @@ class PairedReplies:
         NaN where the pair says nothing: as read, if a reply is missing; otherwise, if neither
         version has a readable reply.
         """
-        first, second = self.original, self.perturbed
-        before, after = first.right.astype(float), second.right.astype(float)
+        originals, perturbed = self.original, self.perturbed
+        original_right, perturbed_right = (
+            originals.right.astype(float),
+            perturbed.right.astype(float),
+        )
         if reading == "as read":
-            empty = first.missing | second.missing
+            empty = originals.missing | perturbed.missing
         else:
-            before[first.unknown], after[second.unknown] = (
+            original_right[originals.unknown], perturbed_right[perturbed.unknown] = (
                 (0, 1) if reading == "kindest" else (1, 0)
             )
-            empty = first.unknown & second.unknown
-        return np.where(empty, np.nan, after - before)
+            empty = originals.unknown & perturbed.unknown
+        return np.where(empty, np.nan, perturbed_right - original_right)
 
     def outcomes(self) -> Array:
         """Return right answers to originals and perturbed versions, shape (2, N), or NaN."""
@@ -164,21 +167,26 @@ class PairedReplies:
 
     def accuracy(self) -> float:
         """Return the share of right answers to originals that have a reply; NaN without any."""
-        asked = ~self.original.missing
-        return float(self.original.right[asked].mean()) if asked.any() else float("nan")
+        is_answered = ~self.original.missing
+        return float(self.original.right[is_answered].mean()) if is_answered.any() else float("nan")
 
-    def is_same_as(self, other: PairedReplies) -> bool:
+    def is_same_as(self, model: PairedReplies) -> bool:
         """Return whether another model's replies are so alike that it must be the same model.
 
         Where both are right, models agree anyway; so only replies that one of them gets wrong are
         compared, and at least `MIN_COMPARED` of these.
         """
         n_different = n_compared = 0
-        for mine, theirs in ((self.original, other.original), (self.perturbed, other.perturbed)):
-            compared = ~(mine.right & theirs.right)
-            different = (mine.choices != theirs.choices) | (mine.right != theirs.right)
-            n_compared += int(compared.sum())
-            n_different += int((compared & different).sum())
+        for own_replies, replies in (
+            (self.original, model.original),
+            (self.perturbed, model.perturbed),
+        ):
+            is_compared = ~(own_replies.right & replies.right)
+            different = (own_replies.choices != replies.choices) | (
+                own_replies.right != replies.right
+            )
+            n_compared += int(is_compared.sum())
+            n_different += int((is_compared & different).sum())
         return n_compared >= MIN_COMPARED and n_different <= MAX_DIFFERENT * n_compared
 
 

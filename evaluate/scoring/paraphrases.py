@@ -71,11 +71,11 @@ def doubt(item: Item, wording: str) -> Doubt:
         return "identical"
     if _numbers(wording) != _numbers(question):
         return "numbers"
-    own, other = f" {fold(question)} ", f" {fold(wording)} "
+    folded_question, folded_wording = f" {fold(question)} ", f" {fold(wording)} "
     for option in item.options or ():
-        named = f" {fold(option)} "
-        if len(named) > 3 and option.casefold() not in ("yes", "no"):
-            if named in other and named not in own:
+        folded_option = f" {fold(option)} "
+        if len(folded_option) > 3 and option.casefold() not in ("yes", "no"):
+            if folded_option in folded_wording and folded_option not in folded_question:
                 return "names an option"
     if n_negations(wording) % 2 != n_negations(question) % 2:
         return "negation"
@@ -106,10 +106,10 @@ class Paraphrase:
 
         Judged or not, wordings that are identical, change numbers or name an option are left out.
         """
-        judged = label(self.task) if label and self.doubt in ("", "negation") else None
-        if judged == "different":
+        judgement = label(self.task) if label and self.doubt in ("", "negation") else None
+        if judgement == "different":
             return "judged different"
-        return self.doubt if self.doubt and judged != "same" else "kept"
+        return self.doubt if self.doubt and judgement != "same" else "kept"
 
 
 def paraphrases_of(
@@ -127,22 +127,22 @@ def paraphrases_of(
     judged : bool
         Whether a judge reads the wordings, so that those with doubtful negations may be asked too.
     """
-    asked: list[Paraphrase] = []
+    paraphrases: list[Paraphrase] = []
     left_out: Counter[str] = Counter()
-    seen: set[str] = set()
+    folded_texts: set[str] = set()
     for text in reword(item, item.question):
         level = level_of(item, text) if level_of else ""
-        one = Paraphrase(item, text, level, doubt(item, text))
-        if fold(text) in seen:
+        paraphrase = Paraphrase(item, text, level, doubt(item, text))
+        if fold(text) in folded_texts:
             left_out["repeated"] += 1
-        elif one.doubt and not (judged and one.doubt == "negation"):
-            left_out[one.doubt] += 1
-        elif len(asked) < n_most:
-            asked.append(one)
-        seen.add(fold(text))
-    return asked, left_out
+        elif paraphrase.doubt and not (judged and paraphrase.doubt == "negation"):
+            left_out[paraphrase.doubt] += 1
+        elif len(paraphrases) < n_most:
+            paraphrases.append(paraphrase)
+        folded_texts.add(fold(text))
+    return paraphrases, left_out
 
 
 def kept(paraphrases: Sequence[Paraphrase], label: Labeller | None) -> list[bool]:
     """Return which wordings are kept, by rules and the judge's labels."""
-    return [one.outcome(label) == "kept" for one in paraphrases]
+    return [paraphrase.outcome(label) == "kept" for paraphrase in paraphrases]

@@ -16,10 +16,15 @@ from flipbench.core.records import Count, JsonDict, Mean, PairedCounts, Referenc
 from ..protocol import rules
 from ..protocol.detector import Answers
 from ..protocol.rules import Verdict
-from ..statistics.paired import Outcome, PairedOutcome, paired_comparison
+from ..statistics.paired import (
+    MeanOutcome,
+    Outcome,
+    PairedOutcome,
+    mean_comparison,
+    paired_comparison,
+)
 from .conditions import Comparison, Condition, Mask, Settings, dropped_note
 from .conditions import cluster_of as cluster_of
-from .means import MeanOutcome, mean_comparison
 
 PairedResult = PairedOutcome | MeanOutcome
 
@@ -47,8 +52,8 @@ def make_score(
         Further fields of the `Score`.
     """
     if reference_answers and reference_answers.fingerprint == answers.fingerprint:
-        own = "the model is its own reference: this says nothing about false alarms"
-        warnings = [own, *warnings]
+        own_reference = "the model is its own reference: this says nothing about false alarms"
+        warnings = [own_reference, *warnings]
     return Score(
         detector=detector,
         rule=rule,
@@ -95,8 +100,8 @@ def score_of(
     """
     conditions = [side for side in (comparison.first, comparison.second) if side is not None]
     clean = comparison.reference if reference and comparison.reference else ()
-    theirs = _unparsed_refusal(clean)
-    of_reference = f"of the reference, {theirs}" if theirs else None
+    clean_refusal = _unparsed_refusal(clean)
+    of_reference = f"of the reference, {clean_refusal}" if clean_refusal else None
     refusals = [refusal, _unparsed_refusal(conditions), of_reference]
     if not comparison.items:
         verdict = "not_applicable"
@@ -109,7 +114,7 @@ def score_of(
     reasons = [reason for reason in refusals if reason]
     if reasons and verdict != "not_applicable":
         verdict = "inconclusive"
-    compared = outcome is not None and outcome.n > 0
+    has_items = outcome is not None and outcome.n > 0
     if p_value is None and outcome is not None and verdict != "not_applicable":
         p_value = one_sided_p(comparison, outcome)
     sides = (*conditions, *clean)
@@ -126,11 +131,11 @@ def score_of(
         reference_answers=(
             comparison.reference_answers if reference or comparison.against_clean else None
         ),
-        statistic=outcome.gap if outcome is not None and compared else None,
+        statistic=outcome.gap if outcome is not None and has_items else None,
         direction=comparison.direction,
         unit=comparison.unit,
         interval=outcome.interval if outcome else None,
-        p_value=p_value if compared else None,
+        p_value=p_value if has_items else None,
         verdict=verdict,
         reason=comparison.reason,
         n=len(columns[0]),
@@ -188,15 +193,15 @@ def answered(sides: Sequence[Condition]) -> Mask:
 
 def complete(sides: Sequence[Condition]) -> list[list[float]]:
     """Return each condition's outcomes of the items that have one in all of them."""
-    kept = answered(sides)
-    return [side.values[kept].tolist() for side in sides]
+    is_complete = answered(sides)
+    return [side.values[is_complete].tolist() for side in sides]
 
 
 def _changes(comparison: Comparison, sides: Sequence[Condition]) -> dict[str, float]:
     """Return the second condition's outcome minus the first's, by the id of complete items."""
-    kept = answered(sides)
-    changes = (sides[1].values - sides[0].values)[kept].tolist()
-    ids = (item.id for item in compress(comparison.items, kept.tolist()))
+    is_complete = answered(sides)
+    changes = (sides[1].values - sides[0].values)[is_complete].tolist()
+    ids = (item.id for item in compress(comparison.items, is_complete.tolist()))
     return dict(zip(ids, changes, strict=True))
 
 
@@ -228,23 +233,23 @@ def one_sided_p(comparison: Comparison, outcome: PairedResult) -> float:
 def paired(comparison: Comparison, also: Sequence[Condition] = ()) -> PairedResult:
     """Compare the two conditions, on the items that have an outcome in the conditions ``also``."""
     assert comparison.first is not None
-    before, after = comparison.first, comparison.second
+    baseline, variant = comparison.first, comparison.second
     if also:
-        kept = zip(before.outcomes, answered((before, *also)).tolist(), strict=True)
-        before = replace(before, outcomes=[value if keep else None for value, keep in kept])
+        values = zip(baseline.outcomes, answered((baseline, *also)).tolist(), strict=True)
+        baseline = replace(baseline, outcomes=[value if keep else None for value, keep in values])
     settings, clusters = comparison.settings, comparison.clusters
     rng = generator(settings.seed, comparison.answers.model, "bootstrap")
-    if before.right_or_wrong and after.right_or_wrong:
+    if baseline.right_or_wrong and variant.right_or_wrong:
         return paired_comparison(
-            cast(Sequence[Outcome], before.outcomes),
-            cast(Sequence[Outcome], after.outcomes),
+            cast(Sequence[Outcome], baseline.outcomes),
+            cast(Sequence[Outcome], variant.outcomes),
             clusters=clusters,
         )
     return mean_comparison(
-        before.outcomes,
-        after.outcomes,
-        comparison.direction,
+        baseline.outcomes,
+        variant.outcomes,
         rng,
+        rises=comparison.direction == "rises",
         clusters=clusters,
         n_bootstrap=settings.n_bootstrap,
         n_permutations=settings.n_permutations,

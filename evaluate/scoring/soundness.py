@@ -125,7 +125,7 @@ def shows_nothing(guessing: Sequence[Guessing], attraction: Score | None, alpha:
         Old-answer attraction against chance. It and accuracy significantly below guessing show a
         memory: neither happens if the images show nothing and the model guesses.
     """
-    if not guessing or any(each.p_above <= alpha for each in guessing):
+    if not guessing or any(model.p_above <= alpha for model in guessing):
         return False
     if attraction is not None and attraction.p_value is not None and attraction.p_value <= alpha:
         return False
@@ -136,8 +136,8 @@ def attraction_text(score: Score) -> str:
     """Return a score of old-answer attraction against chance, as a part of a sentence."""
     if score.statistic is None or score.p_value is None:
         return "no wrong answer to a perturbed version can show whether old answers attract"
-    count, expected = score.accuracies["old answer"], score.means["expected by chance"]
-    chance = (expected.mean or 0.0) * count.n
+    count, mean = score.accuracies["old answer"], score.means["expected by chance"]
+    chance = (mean.mean or 0.0) * count.n
     return (
         f"{count.k:,} of {count.n:,} wrong answers to perturbed versions name the original's"
         f" answer, where chance gives {chance:.1f} ({formats.p_equation(score.p_value)})"

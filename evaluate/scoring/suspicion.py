@@ -43,13 +43,13 @@ def suspicions(
     """
     original_ids = {pair.perturbed.id: pair.original.id for pair in benchmark.pairs}
     is_clean = {model.fingerprint: model.clean for model in grid}
-    counted: set[tuple[str, str]] = set()
+    used_keys: set[tuple[str, str]] = set()
     ranks: dict[bool, dict[str, list[float]]] = {True: {}, False: {}}
     for score in scores:
         key = (score.detector, score.model_fingerprint)
-        if score.model_fingerprint not in is_clean or not score.per_item or key in counted:
+        if score.model_fingerprint not in is_clean or not score.per_item or key in used_keys:
             continue
-        counted.add(key)
+        used_keys.add(key)
         values = np.array(list(score.per_item.values())) * (1 if score.direction == "rises" else -1)
         by_item = ranks[is_clean[score.model_fingerprint]]
         for item, rank in zip(score.per_item, rankdata(values), strict=True):

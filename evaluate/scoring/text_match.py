@@ -46,10 +46,14 @@ def rouge_l(reference: str, hypothesis: str) -> float:
     >>> round(rouge_l("the cat sat on the mat", "the cat lay on a mat"), 4)
     0.6667
     """
-    expected, actual = words(reference), words(hypothesis)
-    if not expected or not actual:
+    reference_words, reply_words = words(reference), words(hypothesis)
+    if not reference_words or not reply_words:
         return 0.0
-    return 2 * LCSseq.similarity(expected, actual) / (len(expected) + len(actual))
+    return (
+        2
+        * LCSseq.similarity(reference_words, reply_words)
+        / (len(reference_words) + len(reply_words))
+    )
 
 
 def match_ratio(target: str, text: str) -> float:

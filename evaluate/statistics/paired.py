@@ -21,6 +21,7 @@ from flipbench.core.records import Interval
 from .intervals import clustered_interval, difference_interval, mean_interval, tango_interval
 from .resampling import (
     LEVEL,
+    N_BOOTSTRAP,
     N_PERMUTATIONS,
     Array,
     by_cluster,
@@ -163,6 +164,72 @@ def paired_comparison(
         outcome,
         interval=clustered_interval(differences, shared, level),
         cluster_totals=tuple(int(total) for total in totals),
+    )
+
+
+@dataclass(frozen=True)
+class MeanOutcome:
+    """A paired comparison of values in [0, 1], such as shares and similarities.
+
+    Attributes
+    ----------
+    n, n_dropped, n_independent : int
+        Pairs compared, pairs with a missing value, and clusters (else pairs) compared.
+    gap : float
+        Mean of second - first; NaN without pairs.
+    n_fell, n_rose : int
+        Pairs whose second value is lower, higher.
+    interval : Interval or None
+        Of the gap, over items (or clusters): see `mean_interval`.
+    p_one_sided : float
+        P-value of a gap in the given direction, by swapping the two conditions item by item
+        (cluster by cluster); for right-or-wrong values this is the exact McNemar test.
+    """
+
+    n: int
+    n_dropped: int
+    gap: float
+    n_fell: int
+    n_rose: int
+    interval: Interval | None
+    p_one_sided: float
+    n_independent: int
+
+
+def mean_comparison(
+    baseline: Sequence[Value],
+    variant: Sequence[Value],
+    rng: np.random.Generator,
+    *,
+    rises: bool,
+    clusters: Sequence[str] | None = None,
+    n_bootstrap: int = N_BOOTSTRAP,
+    n_permutations: int = N_PERMUTATIONS,
+) -> MeanOutcome:
+    """Compare two conditions on the same items; all sequences have shape (N,).
+
+    With ``rises``, the p-value is that of a rise, else of a fall.
+
+    >>> rng = np.random.default_rng()
+    >>> outcome = mean_comparison([0.2, 0.4, None], [0.6, 0.4, 1], rng, rises=True)
+    >>> outcome.n, outcome.n_dropped, round(outcome.gap, 3), outcome.n_rose
+    (2, 1, 0.2, 1)
+    """
+    (first, second), shared = _complete([baseline, variant], clusters)
+    n, n_dropped, changes = len(first), len(baseline) - len(first), second - first
+    if n == 0:
+        return MeanOutcome(0, n_dropped, math.nan, 0, 0, None, 1.0, 0)
+    return MeanOutcome(
+        n=n,
+        n_dropped=n_dropped,
+        gap=(math.fsum(second) - math.fsum(first)) / n,
+        n_fell=int((changes < 0).sum()),
+        n_rose=int((changes > 0).sum()),
+        interval=mean_interval(changes.tolist(), rng, clusters=shared, n_bootstrap=n_bootstrap),
+        p_one_sided=label_swap_p(
+            -changes if rises else changes, rng, clusters=shared, n_permutations=n_permutations
+        ),
+        n_independent=n if shared is None else len(set(shared)),
     )
 
 

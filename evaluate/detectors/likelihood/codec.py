@@ -18,9 +18,9 @@ from ...scoring.likelihood import (
     item_text,
     log_likelihood,
     no_likelihood_warning,
+    share_scores,
     text_probe,
 )
-from ...scoring.shares import share_scores
 
 PAPER = "CoDeC, arXiv 2510.27055"
 TESTS = (

@@ -16,8 +16,8 @@ from ...scoring.likelihood import (
     mean_log_prob,
     no_likelihood_warning,
     original_wins,
+    share_scores,
 )
-from ...scoring.shares import share_scores
 
 ABOUT = About(
     name="loss",

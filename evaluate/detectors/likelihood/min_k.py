@@ -24,9 +24,9 @@ from ...scoring.likelihood import (
     no_likelihood_warning,
     original_wins,
     question_text,
+    share_scores,
     text_probe,
 )
-from ...scoring.shares import share_scores
 
 FRACTION = 0.2
 MIN_TOKENS = 8

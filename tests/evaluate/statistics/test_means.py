@@ -5,8 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flipbench.evaluate.scoring.means import mean_comparison
-from flipbench.evaluate.statistics.paired import gap_difference, mcnemar_p
+from flipbench.evaluate.statistics.paired import gap_difference, mcnemar_p, mean_comparison
 
 
 def rng() -> np.random.Generator:
@@ -17,8 +16,8 @@ def rng() -> np.random.Generator:
 def test_binary_means_reduce_to_the_exact_mcnemar_test(b: int, c: int) -> None:
     first = [1.0] * b + [0.0] * c + [1.0] * 4
     second = [0.0] * b + [1.0] * c + [1.0] * 4
-    falls = mean_comparison(first, second, "falls", rng())
-    rises = mean_comparison(first, second, "rises", rng())
+    falls = mean_comparison(first, second, rng(), rises=False)
+    rises = mean_comparison(first, second, rng(), rises=True)
     assert falls.p_one_sided == pytest.approx(mcnemar_p(b, c, "drop"))
     assert rises.p_one_sided == pytest.approx(mcnemar_p(b, c, "rise"))
     assert (falls.n_fell, falls.n_rose) == (b, c)
@@ -26,7 +25,7 @@ def test_binary_means_reduce_to_the_exact_mcnemar_test(b: int, c: int) -> None:
 
 
 def test_no_items_in_common_give_no_comparison() -> None:
-    empty = mean_comparison([None], [0.5], "falls", rng())
+    empty = mean_comparison([None], [0.5], rng(), rises=False)
     assert (empty.n, empty.n_dropped, empty.interval) == (0, 1, None) and np.isnan(empty.gap)
 
 
@@ -41,10 +40,10 @@ def test_a_rise_is_a_fall_with_the_signs_reversed() -> None:
 
 def test_values_that_all_agree_do_not_give_an_interval_without_width() -> None:
     """Ten that all rise by a half: the mean is no better known than that of ten other items."""
-    rise = mean_comparison([0.0] * 10, [0.5] * 10, "rises", rng()).interval
+    rise = mean_comparison([0.0] * 10, [0.5] * 10, rng(), rises=True).interval
     against = gap_difference([0.0] * 10, [0.5] * 10, [0.0] * 10, [0.0] * 10, rng()).interval
     images = mean_comparison(
-        [0.0, 0.2] * 4, [0.2, 0.0] * 4, "rises", rng(), clusters=list("aabbccdd")
+        [0.0, 0.2] * 4, [0.2, 0.0] * 4, rng(), rises=True, clusters=list("aabbccdd")
     )
     assert rise is not None and rise.low < 0.4 and 0.5 < rise.high <= 1
     assert against is not None and against.low < 0.4 and against.high > 0.5
