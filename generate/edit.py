@@ -81,15 +81,25 @@ class EditStage:
         caption = candidate.caption
         if caption is None or not candidate.item.images:
             raise DataError(f"{candidate.subject}: no caption or no image to edit")
+        name, settings = identity_of(self.editor, candidate)
         key = {
             "caption_id": caption.id,
             "caption_text": caption.text,
             "source_sha256": candidate.source.sha256,
-            "editor": self.editor.name,
-            "settings": self.editor.settings,
+            "editor": name,
+            "settings": settings,
             "seed": self._seed(candidate),
         }
-        return key | {"settings": self.known.get(Edit.id_for(**key), self.editor.settings)}
+        return key | {"settings": self.known.get(Edit.id_for(**key), settings)}
+
+
+def identity_of(editor: Editor, candidate: Candidate) -> tuple[str, JsonDict]:
+    """Return the name and settings that an edit is stored with.
+
+    They are the editor's, unless it has a method ``identity`` since they differ between candidates.
+    """
+    identity = getattr(editor, "identity", None)
+    return (editor.name, editor.settings) if identity is None else identity(candidate)
 
 
 def made_of(edit: Edit) -> JsonDict:

@@ -14,6 +14,7 @@ from .letters import draw_option, drawable_options, same_text
 
 UNIFORM = "uniform over the other options"
 MATCHED = "letters as frequent as the old answers'"
+_REACHABLE = "of those that the editor can make true"
 
 
 class FlipStage:
@@ -31,6 +32,8 @@ class FlipStage:
     letters : mapping, optional
         New answers by item id, from `flipbench.generate.letters.matched_letters`; by default they
         are drawn uniformly, independently of the order and number of items.
+    reachable : mapping, optional
+        By item id, the options that the editor can make true, where it cannot with all.
 
     References
     ----------
@@ -46,8 +49,10 @@ class FlipStage:
         seed: int = 0,
         given: Mapping[str, str] | None = None,
         letters: Mapping[str, int | None] | None = None,
+        reachable: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         self.seed, self.given, self.letters = seed, dict(given or {}), letters
+        self.reachable = reachable or {}
 
     def id_of(self, item: Item) -> str:
         """Return the id of the item's flip, whether or not it can be made."""
@@ -74,7 +79,8 @@ class FlipStage:
     def _method(self, item: Item) -> str:
         if item.name in self.given:
             return f"given: {self.given[item.name]}"
-        return UNIFORM if self.letters is None else MATCHED
+        method = UNIFORM if self.letters is None else MATCHED
+        return f"{method}, {_REACHABLE}" if item.id in self.reachable else method
 
     def leaves_out(self, item: Item) -> bool:
         """Return whether an item gets no new answer, so that letters stay as frequent."""
@@ -89,7 +95,12 @@ class FlipStage:
                 "a free-form item has no options to draw from; give its new answer in"
                 " generate.new_answers, or use a captioner that can propose one"
             )
-        others = drawable_options(item)
+        others = drawable_options(item, self.reachable)
+        if not others and drawable_options(item):
+            raise DataError(
+                "no exact edit makes another option true; mark the objects in a file of regions,"
+                " or name another editor under generate.editor.otherwise"
+            )
         if not others:
             reasons = {why for text in item.options or () if (why := why_undrawable(text))}
             listed = f" that a picture could show ({'; '.join(sorted(reasons))})" if reasons else ""

@@ -27,19 +27,24 @@ def same_text(one: str, other: str) -> bool:
     return one.casefold().strip() == other.casefold().strip()
 
 
-def drawable_options(item: Item) -> list[int]:
+def drawable_options(item: Item, reachable: Mapping[str, Sequence[int]] | None = None) -> list[int]:
     """Return the options that can be the new answer.
 
     They differ from the old answer, and a picture can show them
-    (`flipbench.prompting.undrawable`). Of yes and no without options, that is the other one.
+    (`flipbench.prompting.undrawable`). Of yes and no without options, that is the other one. Where
+    ``reachable`` lists options of the item's id, only these.
     """
+    options = item.options or ()
     if item.options is None:
-        return [int(not right_option(item))] if yes_no(item) else []
-    return [
-        index
-        for index, text in enumerate(item.options)
-        if not same_text(text, item.answer_text) and not why_undrawable(text)
-    ]
+        drawable = [int(not right_option(item))] if yes_no(item) else []
+    else:
+        drawable = [
+            index
+            for index, text in enumerate(options)
+            if not same_text(text, item.answer_text) and not why_undrawable(text)
+        ]
+    limits = (reachable or {}).get(item.id)
+    return drawable if limits is None else [index for index in drawable if index in limits]
 
 
 def draw_option(allowed: Sequence[int], item_id: str, seed: int) -> int:
@@ -47,7 +52,9 @@ def draw_option(allowed: Sequence[int], item_id: str, seed: int) -> int:
     return allowed[int(generator(seed, item_id, "flip").integers(len(allowed)))]
 
 
-def matched_letters(items: Sequence[Item], seed: int) -> dict[str, int | None]:
+def matched_letters(
+    items: Sequence[Item], seed: int, reachable: Mapping[str, Sequence[int]] | None = None
+) -> dict[str, int | None]:
     """Return new answers whose letters are as frequent as those of the old answers.
 
     Drawn evenly from the other options, new answers fall on frequent letters less often than old
@@ -63,6 +70,8 @@ def matched_letters(items: Sequence[Item], seed: int) -> dict[str, int | None]:
     ----------
     items : sequence of Item, shape (N,)
         The whole benchmark, in any order: a result depends on all of them, and on the seed.
+    reachable : mapping of str to sequence of int, optional
+        By item id, the options that the editor can make true, where it cannot with all.
 
     Returns
     -------
@@ -74,7 +83,7 @@ def matched_letters(items: Sequence[Item], seed: int) -> dict[str, int | None]:
     """
     kinds: dict[tuple[str, ...], list[_Named]] = defaultdict(list)
     for item in items:
-        if named := _Named.of(item):
+        if named := _Named.of(item, drawable_options(item, reachable)):
             kinds[named.kind].append(named)
     letters: dict[str, int | None] = {}
     for members in kinds.values():
@@ -104,13 +113,9 @@ class _Named:
     new: Mapping[str, int]
 
     @classmethod
-    def of(cls, item: Item) -> _Named | None:
-        """Return an item's; None without a drawable option."""
-        options, answer, allowed = (
-            item.options or yes_no(item),
-            right_option(item),
-            drawable_options(item),
-        )
+    def of(cls, item: Item, allowed: Sequence[int]) -> _Named | None:
+        """Return an item's; None without an ``allowed`` option."""
+        options, answer = item.options or yes_no(item), right_option(item)
         if options is None or answer is None or not allowed:
             return None
         words = tuple(option.casefold().strip().rstrip(".") for option in options)

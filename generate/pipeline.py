@@ -43,6 +43,8 @@ class Generator:
     letters : mapping, optional
         New answers by item id, from `flipbench.generate.letters.matched_letters`; without it they
         are drawn uniformly.
+    reachable : mapping, optional
+        By item id, the options that the editor can make true, where it cannot with all.
     """
 
     captioner: Captioner
@@ -56,10 +58,11 @@ class Generator:
     share: Share | None = None
     expected: Sequence[JsonDict] = ()
     letters: Mapping[str, int | None] | None = None
+    reachable: Mapping[str, Sequence[int]] | None = None
 
     @property
     def _flipping(self) -> FlipStage:
-        return FlipStage(self.seed, self.new_answers, self.letters)
+        return FlipStage(self.seed, self.new_answers, self.letters, self.reachable)
 
     def left_out(self, items: Sequence[Item]) -> list[Item]:
         """Return the items that get no new answer, so that letters stay as frequent."""

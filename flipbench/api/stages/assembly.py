@@ -207,7 +207,13 @@ class Assembly:
             chosen = "uniform" if isinstance(self.config.benchmark, ShapesSpec) else "matched"
         if chosen == "uniform" or any(flip.method == UNIFORM for flip in self.run.read(Flip)):
             return None
-        return matched_letters(self.whole_benchmark.items, self.config.seed)
+        return matched_letters(self.whole_benchmark.items, self.config.seed, self.reachable_answers)
+
+    @cached_property
+    def reachable_answers(self) -> Mapping[str, Sequence[int]] | None:
+        """By item id, the options that the editor can make true; None if it takes any."""
+        reachable = getattr(self.config.generate.editor, "reachable_answers", None)
+        return None if reachable is None else reachable(self.whole_benchmark.items)
 
     @cached_property
     def originals(self) -> list[Item]:
@@ -288,6 +294,7 @@ class Assembly:
             share=share,
             expected=expected_edits(self.run),
             letters=self.new_letters,
+            reachable=self.reachable_answers,
         )
 
     @property

@@ -87,7 +87,7 @@ def n_made(run: Run) -> int:
 def plan_generation(assembly: Assembly) -> list[str]:
     """Return the work and cost of generation and filtering, if nothing is made yet."""
     items, new_answers, config = assembly.items, assembly.new_answers, assembly.config
-    flipping = FlipStage(config.seed, new_answers, assembly.new_letters)
+    flipping = FlipStage(config.seed, new_answers, assembly.new_letters, assembly.reachable_answers)
     left_out = [item for item in items if flipping.leaves_out(item)]
     notes = [letters_left_out(left_out, len(items))] if left_out else []
     items = [item for item in items if not flipping.leaves_out(item)]
