@@ -33,7 +33,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import LlavaForConditionalGeneration
 
-from flipbench.api.stages.detection import read_paired
+from flipbench.api import load_pairs
 from flipbench.core.images import ImageStore
 from flipbench.core.rates import Rate
 from flipbench.core.records import Probe, Response
@@ -100,7 +100,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     args = parser.parse_args()
     clock = time.perf_counter if torch.cuda.is_available() else time.process_time
-    benchmark = read_paired(args.benchmark)
+    benchmark = load_pairs(args.benchmark)
     with tempfile.TemporaryDirectory() as folder:
         benchmark = replace(benchmark, pairs=benchmark.pairs[: args.pairs])
         path = args.model

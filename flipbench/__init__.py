@@ -3,16 +3,22 @@
 ``import flipbench as fb`` is quick; what a function needs is imported when it is called.
 """
 
-import importlib
 import os
-from types import ModuleType
-from typing import Any
 
-from flipbench import api
+__version__ = "0.1.0"
+
 from flipbench.api import *  # noqa: F403
 from flipbench.api import __all__ as __all__
 
-__version__ = "0.1.0"
+_GONE = {
+    **{
+        name: f"flipbench.Experiment(config).{name}()"
+        for name in ("contaminate", "evaluate", "filter", "generate", "run")
+    },
+    "hint_ablation": "flipbench.reasoning(config)",
+    "judge_reasoning": "flipbench.reasoning(cases, judge=…, out=…)",
+}
+"""Functions of earlier versions, and what to call instead."""
 
 
 def _check_links() -> None:
@@ -29,27 +35,9 @@ def _check_links() -> None:
         )
 
 
-class _Stage(ModuleType):
-    """A stage's folder that can be called like the function of its name.
-
-    ``flipbench.evaluate`` is both the package of the stage and the function
-    ``flipbench.evaluate(config)``: importing anything of the folder would hide a plain function.
-    """
-
-    @property
-    def _function(self) -> Any:
-        return getattr(api, self.__name__.rpartition(".")[2])
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._function(*args, **kwargs)
-
-    @property
-    def __wrapped__(self) -> Any:
-        return self._function
-
-    @property
-    def __doc__(self) -> str:  # type: ignore[override]
-        return str(self._function.__doc__)
+def __getattr__(name: str) -> object:
+    instead = f"; use {_GONE[name]}" if name in _GONE else ""
+    raise AttributeError(f"module 'flipbench' has no attribute {name!r}{instead}")
 
 
 def __dir__() -> list[str]:
@@ -57,5 +45,3 @@ def __dir__() -> list[str]:
 
 
 _check_links()
-for _name in ("contaminate", "evaluate", "generate"):
-    importlib.import_module(f"flipbench.{_name}").__class__ = _Stage

@@ -22,23 +22,15 @@ from flipbench.streams import (
 open_closed_streams()  # before an import opens a file
 sys.excepthook = print_traceback  # before typer, which passes errors on to what it finds here
 try:
-    from flipbench.commands import (
-        app,
-        benchmarks,
-        cards,
-        demo,
-        detect,
-        models,
-        people,
-        say_error,
-        stages,
-    )
+    from flipbench.commands import whole, variants, models  # noqa: I001  # the order of --help
+    from flipbench.commands.app import app
+    from flipbench.commands.printing import say_error
     from flipbench.core.errors import FlipbenchError
     from flipbench.core.processes import is_main
 except KeyboardInterrupt:  # Ctrl-C before `main` can say anything
     raise SystemExit(130) from None
 
-__all__ = ["app", "benchmarks", "cards", "demo", "detect", "main", "models", "people", "stages"]
+__all__ = ["app", "main", "models", "variants", "whole"]
 
 
 def main(commands: Callable[[], object] | None = None) -> None:

@@ -137,9 +137,10 @@ def train(folder: Path, n_items: int, seed: int) -> dict[str, Path]:
         },
         "evaluate": {"detectors": ["perturbation_gap"]},
     }
-    fb.generate(config)
-    fb.filter(config)
-    trained = fb.contaminate(config).trained
+    experiment = fb.Experiment(config)
+    experiment.generate()
+    experiment.filter()
+    trained = experiment.contaminate().trained
     return {plan.data: folder / checkpoints[-1].path for plan, checkpoints in trained}
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flipbench.api.experiments import open_experiment
+from flipbench.api import Experiment
 from flipbench.api.stages.generation import generate
 from flipbench.config.policy import Policy
 from flipbench.core.images import ImageStore
@@ -134,7 +134,7 @@ class Kept:
 def measured(changes: JsonDict, run: Path, n_items: int, n_workers: int) -> Kept:
     """Redraw and judge under one setting; what ``run`` holds is not done again."""
     overrides = BASE | {"run": str(run), "benchmark.n_items": n_items} | changes
-    assembly = open_experiment(CONFIG, overrides, n_workers=n_workers, progress=False)
+    assembly = Experiment(CONFIG, overrides, n_workers=n_workers, progress=False).parts
     candidates, _ = generate(assembly)
     edited = {c.edit.id: c.edit.image.sha256 for c in candidates if c.edit}
     item_of = {c.edit.id: c.item.id for c in candidates if c.edit}

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.editing.quality import BASE, CONFIG, measured
-from flipbench.api.experiments import open_experiment
+from flipbench.api import Experiment
 from flipbench.api.stages.assembly import Assembly
 from flipbench.core.errors import PrerequisiteError
 from flipbench.core.rates import Rate
@@ -76,7 +76,7 @@ def main() -> None:
         folder = args.out / str(number)
         try:
             kept = measured(overrides(WAYS[name], folder, args.items), folder, args.items, 1)
-            again = open_experiment(CONFIG, overrides(WAYS[name], folder, args.items))
+            again = Experiment(CONFIG, overrides(WAYS[name], folder, args.items)).parts
             seconds = seconds_per_picture(again)
         except PrerequisiteError as error:
             print(f"{name}: {error}")

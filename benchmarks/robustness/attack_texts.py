@@ -279,7 +279,7 @@ def _verdicts(base: Path, folder: Path, text: str) -> None:
         writer.writerows(rows)
     call(("review", "pairs", "--import", "given/w.csv"))
     call(("review", "pairs", "--export", "back.csv"))
-    call(("agreement", "pairs"))
+    call(("review", "pairs", "--agreement"))
 
 
 PLACES: dict[str, Callable[[Path, Path, str], Sequence[str] | None]] = {

@@ -76,14 +76,14 @@ def again(data: bytes, rng: np.random.Generator) -> bytes:
 def pictures(folder: Path, rng: np.random.Generator) -> Counter[str]:
     config = folder / "c.yaml"
     config.write_text(CONFIG.format(run=folder / "run"))
-    fb.generate(config, progress=False)
+    fb.Experiment(config, progress=False).generate()
     found: Counter[str] = Counter()
     with Run(folder / "run") as run:
         edits = run.index(Edit)
     for path in sorted((folder / "run" / "images").glob("*.png")):
         for damage in (cut, empty, one_byte, another):
             path.write_bytes(damage(path.read_bytes(), rng))
-            fb.generate(config, progress=False)
+            fb.Experiment(config, progress=False).generate()
             intact = hashlib.sha256(path.read_bytes()).hexdigest() == path.stem
             with Run(folder / "run") as run:
                 found["made again" if intact and run.index(Edit) == edits else "lost"] += 1

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.shapes.seeds import SeedMean, seed_mean
-from flipbench.api.experiments import open_experiment
+from flipbench.api import Experiment
 from flipbench.api.stages.assembly import Assembly
 from flipbench.api.stages.loop import run_all
 from flipbench.config.experiment import load_config
@@ -389,7 +389,7 @@ def main() -> None:
     parser.add_argument("--figure", type=Path)
     args = parser.parse_args()
     config = load_config(args.config, args.changes)
-    assembly = open_experiment(config, n_workers=args.workers)
+    assembly = Experiment(config, n_workers=args.workers).parts
     families = measured(assembly)
     tables = [quadrant_table(families), origin_table(families)]
     tables += [category_table(families, measure) for measure in ("DF", "right")]

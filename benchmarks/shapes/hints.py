@@ -39,7 +39,7 @@ def main() -> None:
     ]
     data = write_jsonl(items, store, arguments.out / "source")
     models = {name: {"path": f"shapes:{name}"} for name in ("llava", "qwen2_vl")}
-    result = fb.hint_ablation(
+    result = fb.reasoning(
         {
             "run": str(arguments.out),
             "benchmark": {"format": "jsonl", "path": str(data)},
@@ -47,7 +47,7 @@ def main() -> None:
             "evaluate": {"hints": {"max_new_tokens": 16}},
         }
     )
-    print(result)
+    print(result.page.read_text())
 
 
 if __name__ == "__main__":

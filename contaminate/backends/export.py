@@ -18,20 +18,6 @@ log = logging.getLogger(__name__)
 EXPORT_FORMATS = ("llava", "llamafactory")
 
 
-def check_export_format(name: str) -> None:
-    """Check the name of an export format.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such format.
-    """
-    if name not in EXPORT_FORMATS:
-        raise ConfigError(
-            f"--export {name}: unknown format; choose one of {', '.join(EXPORT_FORMATS)}"
-        )
-
-
 def write_plans(
     plans: Sequence[tuple[TrainingPlan, Sequence[Example], str]], export_format: str, folder: Path
 ) -> tuple[list[str], int]:

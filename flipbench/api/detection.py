@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from flipbench.api import display
+from flipbench.api.calls import Plan, current_call, has_dry_run
+from flipbench.api.options import Limit, Option, Progress, Trust
+from flipbench.api.stages import display
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from flipbench.api.stages.detection import Detection
-    from flipbench.config.local_models import ImagePadding, Quantization
     from flipbench.core.paired import PairedBenchmark
     from flipbench.core.records import Score
     from flipbench.core.stage import StageReport
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from flipbench.evaluate.protocol.rules import Verdict
     from flipbench.evaluate.verdict.verdict_page import VerdictPage
     from flipbench.models.protocols import VLM
+
+    Model = str | Path | VLM
 
 
 def load_pairs(path: str | Path, limit: int | None = None) -> PairedBenchmark:
@@ -37,7 +39,7 @@ def load_pairs(path: str | Path, limit: int | None = None) -> PairedBenchmark:
     Returns
     -------
     PairedBenchmark
-        Its ``pairs``, a tuple of length n_pairs, hold each item's two versions.
+        It has a length, ``benchmark[0]`` is a `Pair`, and ``to_frame()`` lists all of them.
 
     Raises
     ------
@@ -49,13 +51,13 @@ def load_pairs(path: str | Path, limit: int | None = None) -> PairedBenchmark:
     >>> import flipbench as fb
     >>> fb.load_pairs("runs/mine")  # doctest: +SKIP
     """
-    from flipbench.api.stages.detection import read_paired
+    from flipbench.api.stages.detection import read_pairs
 
-    return read_paired(Path(path), limit)
+    return read_pairs(path, limit)[0]
 
 
 @dataclass(frozen=True, repr=False)
-class DetectionResult:
+class DetectionResult(display.Result):
     """The verdict on one model, and what it rests on; a notebook shows it as tables.
 
     Attributes
@@ -162,69 +164,91 @@ class DetectionResult:
         return display.html(self.sentence, [table for table in tables if table])
 
 
+@has_dry_run
 def detect(
-    model: str | Path | VLM,
-    pairs: PairedBenchmark | str | Path,
-    references: str | Path | VLM | Sequence[str | Path | VLM] = (),
-    detectors: str | Sequence[str] = (),
-    run: str | Path | None = None,
-    ask: Literal["choose", "generate"] = "choose",
+    model: Annotated[Model, Option("--model")],
+    pairs: Annotated[PairedBenchmark | str | Path, Option("--benchmark")],
+    references: Annotated[Model | Sequence[Model], Option("--reference")] = (),
+    detectors: Annotated[str | Sequence[str], Option("--detectors", is_single=True)] = (),
+    run: Annotated[str | Path | None, Option("--out")] = None,
+    ask: Annotated[Literal["choose", "generate"], Option("--ask")] = "choose",
     *,
-    name: str = "",
+    base_url: str = "",
+    model_args: str = "",
     judged_by: str = "",
-    limit: int | None = None,
-    batch_size: int = 64,
-    dtype: str = "float32",
+    limit: Limit = None,
+    batch_size: Annotated[int, Option(min=1)] = 64,
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32",
     device: str = "auto",
-    quantization: Quantization | None = None,
-    image_padding: ImagePadding = "auto",
-    progress: bool = True,
+    quantization: Literal["4bit"] | None = None,
+    image_padding: Literal["auto", "square", "none"] = "auto",
     diagnose: bool = False,
     sequential: bool = False,
+    progress: Progress = True,
+    trust: Trust = False,
 ) -> DetectionResult:
-    """Ask a model about a paired benchmark, and return whether it was trained on the originals.
+    """Say whether one model was trained on a benchmark: one verdict, one page.
 
-    The verdict is that of the perturbation gap: with references, of its difference from a clean
-    model's. The other detectors are shown beside it. The same call again asks nothing twice.
+    The verdict is that of the perturbation gap, compared with that of a clean model if one is given
+    as a reference; every other detector is shown beside it. The same call again asks nothing twice.
+    With the address of a server, the model is a name there, and so is a reference that is neither a
+    folder nor shipped with flipbench.
 
     Parameters
     ----------
     model : str, Path or VLM
-        A checkpoint's folder, a hub id, ``shapes:llava``, the address of an OpenAI-compatible
-        server, or any object that keeps the protocol `flipbench.models.protocols.VLM`.
+        A checkpoint folder, a hub id (hf:ID too), shapes:llava, a server's name; or hf, vllm,
+        openai with --model-args.
+
+        In Python also any object that keeps the protocol `flipbench.models.protocols.VLM`.
     pairs : PairedBenchmark, str or Path
-        The benchmark, or what `load_pairs` reads. A configuration also says who rewords texts and
-        judges replies for the detectors.
+        A paired benchmark, a run directory with one, or its YAML.
+
+        A configuration also says who rewords texts and judges replies for the detectors.
     references : str, Path, VLM or sequence of them
-        Clean models to compare with. On a server, one that is no folder is a name there.
+        A clean model to compare with; may be repeated.
     detectors : str or sequence of str
-        Names (see `flipbench.api.detectors`) or import paths; by default all but those that are
-        costly or about image reliance, which ``not_run`` names.
+        Names or import paths, separated by commas; by default all but those that are costly or
+        about image reliance.
+
+        See `flipbench.detectors`; ``not_run`` of the result names those that were left out.
     run : str or Path, optional
-        The run directory; by default ``runs/detect-MODEL-BENCHMARK``, as on the command line.
+        Run directory; by default runs/detect-MODEL-BENCHMARK.
     ask : {"choose", "generate"}
-        Compare the likelihoods of the option letters, or let the model write and read the reply.
-    name : str
-        Which model of a server is asked; for a server only.
+        Compare the letters' likelihoods, or let it write and read the reply.
+    base_url : str
+        An OpenAI-compatible server that has the model (vLLM, SGLang, …).
+    model_args : str
+        As in other kits, e.g. base_url=http://host:8000/v1,model=NAME.
     judged_by : str
-        Who judged that the perturbed images show their new answers, if `flipbench.filter` does not
-        know. A gap on pairs that nobody judged has no verdict without a reference.
+        Who judged that the perturbed images show their new answers.
+
+        Not needed if `Experiment.filter` has judged them. A gap on pairs that nobody judged has no
+        verdict without a reference.
     limit : int, optional
-        Take the first pairs only.
+        Take the first N pairs only.
     batch_size : int
         Questions asked at once.
-    dtype, device, quantization : str
-        How weights are loaded: "float32", "bfloat16" or "float16"; "cpu", "cuda" or "auto"; "4bit".
+    dtype : str
+        Precision of the weights.
+    device : str
+        Cpu or cuda; auto takes a GPU.
+    quantization : {"4bit"}, optional
+        Keep the language model in 4 bits.
     image_padding : {"auto", "square", "none"}
-        Whether pictures are padded to a square; auto: for LLaVA-1.5 only, as its makers do.
+        Pad pictures to a square; auto: for LLaVA-1.5 only.
+    diagnose : bool
+        Ask about the items that fell, and say why they did.
+
+        Up to 18 questions each; see `flipbench.evaluate.diagnosis`.
+    sequential : bool
+        Ask ever more pairs, and stop once they suffice.
+
+        Valid at every look; with one reference, or pairs that are exchangeable by construction.
     progress : bool
         Whether to show progress bars.
-    diagnose : bool
-        Whether to ask further questions about the items that fell, up to 18 each, and say why they
-        did; see `flipbench.evaluate.diagnosis`.
-    sequential : bool
-        Whether to ask ever more pairs and stop once the evidence suffices; valid at every look.
-        With one reference, or pairs that are exchangeable by construction.
+    trust : bool
+        Run code and use servers that a configuration from somebody else's run names.
 
     Raises
     ------
@@ -241,34 +265,29 @@ def detect(
     >>> result.verdict, result.gap.statistic  # doctest: +SKIP
     ('contaminated', -0.1125)
     """
-    from flipbench.api.stages.detection import DetectionSettings, plan
+    from flipbench.api.stages import detection as stage
+    from flipbench.api.stages.assembly import quiet_libraries
+    from flipbench.core.stage import StageOptions
 
-    settings = DetectionSettings(
-        model,
-        pairs,
-        references,
-        detectors,
+    call = current_call()
+    quiet_libraries()
+    benchmark, config = stage.read_pairs(pairs, limit, trust=trust)
+    loading = stage.Loading(dtype, device, quantization, image_padding, batch_size)
+    subject, clean, loading = stage.models_of(model, references, base_url, model_args, loading)
+    detection = stage.prepare_detection(
+        benchmark.as_judged_by(judged_by),
+        config.model_copy(update={"diagnose": config.diagnose or diagnose}),
+        subject,
+        clean,
+        detectors.split(",") if isinstance(detectors, str) else detectors,
         run,
         ask,
-        name=name,
-        judged_by=judged_by,
-        limit=limit,
-        batch_size=batch_size,
-        dtype=dtype,
-        device=device,
-        quantization=quantization,
-        image_padding=image_padding,
-        progress=progress,
-        command="flipbench.detect in Python",
-        diagnose=diagnose,
+        StageOptions(batch_size=loading.batch_size, progress=progress),
         sequential=sequential,
+        is_dry_run=call.is_dry_run,
+        command=call.command,
     )
-    return examined(plan(settings))
-
-
-def examined(planned: Detection) -> DetectionResult:
-    """Ask what was planned, and return what was found."""
-    from flipbench.api.stages.detection import examine
-
-    content, reports = examine(planned)
-    return DetectionResult(content, reports, planned.run.path)
+    if call.is_dry_run:
+        raise Plan(stage.count_work(detection))
+    content, reports = stage.examine(detection)
+    return DetectionResult(content, reports, detection.run.path)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
 
-from flipbench.api import display
+from flipbench.api.options import Option
+from flipbench.api.stages import display
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +21,7 @@ _FIRST = "perturbation"
 
 
 @dataclass(frozen=True, repr=False)
-class DetectorTable:
+class DetectorTable(display.Result):
     """Detectors by name: paper, access they need, and how they differ from the paper."""
 
     names: tuple[str, ...]
@@ -113,7 +114,12 @@ def _line(name: str, value: str) -> str:
 
 
 def detectors(names: str | Sequence[str] = ()) -> DetectorTable:
-    """Return detectors by name or import path, by default all that are known.
+    """List the detectors; with names: papers, rules, what they need and how they differ.
+
+    Parameters
+    ----------
+    names : str or sequence of str
+        Names or import paths; all of them by default.
 
     Raises
     ------
@@ -203,6 +209,102 @@ def detectable_gap(
         raise ConfigError(f"changed={changed:g}: a share of the items, in (0, 1]")
     drop = detectable_drop(n_pairs, changed, alpha, power)
     return None if drop is None else -drop
+
+
+@dataclass(frozen=True, repr=False)
+class PowerResult(display.Result):
+    """How many pairs the McNemar test needs, how often it sees a gap, or which gap it sees.
+
+    Attributes
+    ----------
+    pairs_needed : mapping of float to int or None
+        By power; None where it is out of reach.
+    power : float, optional
+        With the given number of pairs.
+    detectable_gap : float, optional
+        The smallest gap, a fraction, that the given number of pairs sees four times in five.
+    """
+
+    n_pairs: int | None = None
+    pairs_needed: Mapping[float, int | None] = field(default_factory=dict)
+    power: float | None = None
+    detectable_gap: float | None = None
+
+    def __str__(self) -> str:
+        if self.pairs_needed:
+            return "\n".join(
+                f"power {level:.2f}: {'out of reach' if n is None else f'{n:,} pairs'}"
+                for level, n in self.pairs_needed.items()
+            )
+        if self.power is not None:
+            return f"{self.n_pairs} pairs: power {self.power:.3f}"
+        gap = self.detectable_gap
+        seen = "no gap" if gap is None else f"a gap of {100 * gap:.1f} points"
+        return f"{self.n_pairs} pairs: {seen} is seen four times in five"
+
+
+def _fraction(percent: float) -> float:
+    return percent / 100
+
+
+def plan_power(
+    *,
+    changed: Annotated[float, Option("--changed", parse=_fraction)],
+    gap: Annotated[float | None, Option("--gap", parse=_fraction)] = None,
+    n_pairs: Annotated[int | None, Option("--pairs", min=1)] = None,
+    alpha: float = 0.05,
+) -> PowerResult:
+    """Say how many pairs the McNemar test needs to see a gap, or how often it would see it.
+
+    With a number of pairs and no gap: the smallest gap that so many pairs see four times in five,
+    if a clean model gets the changed share of the items right in one version only.
+
+    Parameters
+    ----------
+    changed : float
+        Items right in one version only, in percent.
+
+        In Python a fraction.
+    gap : float, optional
+        Expected gap in points, e.g. -5; part of --changed.
+
+        In Python a fraction.
+    n_pairs : int, optional
+        Power of a benchmark this size.
+    alpha : float
+        Level of the one-sided exact test.
+
+    Raises
+    ------
+    ConfigError
+        If neither a gap nor pairs are given, or no design has these values.
+
+    Examples
+    --------
+    >>> import flipbench as fb
+    >>> print(fb.plan_power(changed=0.3, gap=-0.05, n_pairs=400))
+    400 pairs: power 0.538
+    """
+    from flipbench.core.errors import ConfigError
+
+    if gap is None:
+        if n_pairs is None:
+            raise ConfigError("give --gap (pairs needed), --pairs (gap that is seen), or both")
+        least = detectable_gap(n_pairs, changed, alpha=alpha)
+        return PowerResult(n_pairs, detectable_gap=least)
+    if gap >= 0:
+        raise ConfigError(f"--gap {100 * gap:g}: a fall is negative, e.g. -5")
+    if not -gap <= changed <= 1:
+        raise ConfigError(
+            f"--changed {100 * changed:g}: a gap of {100 * gap:g} points needs {-100 * gap:g} to"
+            " 100 % of the items right in one version only"
+        )
+    if n_pairs is not None:
+        return PowerResult(n_pairs, power=power(gap, changed, n_pairs, alpha))
+    levels = (0.8, 0.9, 0.95)
+    return PowerResult(
+        pairs_needed={level: pairs_needed(gap, changed, level, alpha) for level in levels}
+    )
 
 
 def _design(gap: float, changed: float, alpha: float) -> Design:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from flipbench.api import display
+from flipbench.api.options import Option
+from flipbench.api.stages import display
 from flipbench.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,8 +22,23 @@ if TYPE_CHECKING:
     Answers = str | Path | pd.DataFrame | Mapping[str, bool | None] | Sequence[bool | None]
 
 
+def _two_files(pair: str) -> tuple[Path, Path]:
+    """Return the two files of a reference that is written as one text."""
+    original, comma, perturbed = pair.partition(",")
+    if not (original and comma and perturbed):
+        raise ConfigError(
+            f"--reference {pair}: give a clean model's two files, separated by a comma:"
+            " --reference ORIGINAL,PERTURBED"
+        )
+    return Path(original), Path(perturbed)
+
+
+Columns = Annotated[Mapping[str, str] | None, Option("--column", metavar="NAME=COLUMN")]
+Scoring = Annotated[Literal["auto", "parse", "file"], Option("--scoring")]
+
+
 @dataclass(frozen=True, repr=False)
-class GapResult:
+class GapResult(display.Result):
     """The gap of one model by rule; a notebook shows it as a table.
 
     Attributes
@@ -77,51 +93,65 @@ def gap(
     *,
     model: str = "",
     benchmark: str = "",
-    reference: tuple[Answers, Answers] | Sequence[tuple[Answers, Answers]] | None = None,
-    columns: Mapping[str, str] | None = None,
-    scoring: Literal["auto", "parse", "file"] = "auto",
+    reference: Annotated[
+        tuple[Answers, Answers] | Sequence[tuple[Answers, Answers]] | None,
+        Option("--reference", metavar="ORIGINAL,PERTURBED", parse=_two_files),
+    ] = None,
+    columns: Columns = None,
+    scoring: Scoring = "auto",
     scorer: str = "",
     epoch: int | None = None,
     keep: str | Path | Collection[str] | None = None,
     judged_by: str = "",
-    exchangeable: bool | None = None,
+    exchangeable: Annotated[bool | None, Option("--exchangeable/--found")] = None,
     sequential: bool = False,
     sign: bool = False,
 ) -> GapResult:
-    """Compare a model's answers on the original and on the perturbed version of the same items.
+    """Compare predictions made before, by VLMEvalKit, lmms-eval, Inspect or in a table.
 
     Parameters
     ----------
-    original, perturbed : str, Path, DataFrame, mapping or sequence
-        Files of VLMEvalKit, lmms-eval or Inspect, or a table; a data frame with the columns of
-        such a table; or right and wrong: a mapping from item id to bool, or a sequence of shape
-        (n_items,) in the same order. None is no answer.
-    model, benchmark : str
-        Names for the table; taken from the files if not given.
+    original : str, Path, DataFrame, mapping or sequence
+        Predictions on the original items.
+
+        In Python also a data frame with the columns of a table, or right and wrong: a mapping from
+        item id to bool, or a sequence of shape (n_items,) in the same order. None is no answer.
+    perturbed : str, Path, DataFrame, mapping or sequence
+        Predictions on the perturbed items.
+    model : str
+        Name of the model in tables.
+    benchmark : str
+        Name of the benchmark in tables.
     reference : (original, perturbed) or sequence of them, optional
-        Clean models' answers to the same items; the comparison with them then decides. One is a
-        start, ten are worth having.
+        The same two files of a clean model, separated by a comma; may be repeated.
+
+        The comparison with clean models then decides. One is a start, ten are worth having.
     columns : mapping of str to str, optional
-        Columns that a file names differently, e.g. ``{"id": "qid"}``.
+        A column that the files name differently.
     scoring : {"auto", "parse", "file"}
-        Take the file's own marks of right and wrong ("file"), or read the replies with
-        flipbench's parser ("parse"); "auto" parses if the files have replies and right letters.
-    scorer, epoch
-        Of an Inspect log with several.
+        Auto: our parser if there are replies and right letters, else the file's own marks.
+    scorer : str
+        Which scorer of an Inspect log.
+    epoch : int, optional
+        Which epoch of an Inspect log.
     keep : str, Path or collection of str, optional
-        The item ids to compare, or a file with one on each line.
+        A file of item ids to compare, one on each line.
     judged_by : str
-        Who judged that the perturbed images show their new answers. Pairs that nobody judged have
-        no verdict "contaminated" without a reference.
+        Who judged that the perturbed images show their new answers.
+
+        Pairs that nobody judged have no verdict "contaminated" without a reference.
     exchangeable : bool, optional
-        True if neither version is harder by construction, for instance because a coin decided
-        which of two scenes is the original: the gap alone then proves memory. By default the
-        perturbed versions are edits, which may be harder or easier. False: pairs that were found.
+        Neither version is harder by construction; or the pairs were found. By default the
+        perturbed versions are edits.
+
+        True, for instance, if a coin decided which of two scenes is the original: the gap alone
+        then proves memory. Edits may be harder or easier.
     sequential : bool
-        Whether one looks again and again while the model answers more items, in the file's order:
-        the verdict then rests on evidence that is valid at every look.
+        More items will follow: evidence valid at every look.
+
+        Items count in the file's order.
     sign : bool
-        Whether tables show the paper's rule, the sign of the gap, as well.
+        Show the paper's sign rule too.
 
     Raises
     ------

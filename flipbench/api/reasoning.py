@@ -1,190 +1,101 @@
-"""Judging the reasoning in a file, and asking models with hints and summaries."""
+"""The reasoning behind answers: a judge of rationales, and models asked with hints."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from flipbench.api.calls import Plan, current_call, has_dry_run
+from flipbench.api.experiment import Experiment
+from flipbench.api.options import Limit, Option, Progress, Trust
+from flipbench.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
-    from flipbench.api.experiments import ConfigLike
-    from flipbench.api.stages.reasoning import HintAblation, JudgedReasoning
+    from flipbench.api.experiment import ConfigLike
+    from flipbench.api.stages.results import ReasoningResult
 
 
-@dataclass(frozen=True, repr=False)
-class ReasoningResult:
-    """What a judge says about rationales and case discussions.
-
-    Attributes
-    ----------
-    content : JudgedReasoning
-        The judged cases, the page of tables, and reports of what failed.
-    """
-
-    content: JudgedReasoning
-
-    @property
-    def page(self) -> Path:
-        """The Markdown page with the tables."""
-        return self.content.page
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row for each step; ``factual`` is empty where the verdict is missing."""
-        import pandas as pd
-
-        from flipbench.evaluate.reasoning.tables import verdict_rows
-
-        return pd.DataFrame(verdict_rows(self.content.judged))
-
-    def __str__(self) -> str:
-        """Return how many right answers come with a wrong critical step."""
-        from flipbench.evaluate.reasoning.tables import with_wrong_steps
-        from flipbench.reporting.tables import rate_cell
-
-        _, critical, n_left_out = with_wrong_steps(self.content.judged, "right")
-        return (
-            f"Right answers with a wrong critical step, in percent: {rate_cell(critical).plain()};"
-            f" {n_left_out} left out, as a verdict is missing. Tables: {self.page}"
-        )
-
-    __repr__ = __str__
-
-
-def judge_reasoning(
-    cases: str | Path,
-    judge: str | Path | Mapping[str, Any],
-    out: str | Path,
+@has_dry_run
+def reasoning(
+    source: Annotated[ConfigLike, Option(metavar="CASES|CONFIG")],
+    overrides: Annotated[Mapping[str, Any] | Sequence[str], Option(metavar="[KEY=VALUE]...")] = (),
     *,
+    judge: str | Path | Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
     people: str | Path | None = None,
-    limit: int | None = None,
-    n_attempts: int = 3,
-    progress: bool = True,
+    attempts: Annotated[int, Option(min=1)] = 3,
+    limit: Limit = None,
+    progress: Progress = True,
+    trust: Trust = False,
 ) -> ReasoningResult:
-    """Judge the steps of rationales, and case discussions; see docs/predictions.md.
+    """Judge the steps of rationales; or ask models with hints, summaries and texts of their own.
+
+    With a judge, the rationales and case discussions of a file are judged: how often is a right
+    answer reasoned? Otherwise the models of a configuration are asked with images only, with hints,
+    with a summary, and with texts of their own (evaluate.hints).
 
     Parameters
     ----------
-    cases : path
-        JSONL with ``id``, ``question``, ``answer``, ``prediction``, ``rationale`` and more.
-    judge : path or mapping
-        YAML file, or what it holds: ``chat`` (a server's model) or ``local``, and ``batch``.
-    out : path
-        Folder of the replies and tables; what is there is not asked again.
-    people : path, optional
-        ``steps-to-rate.csv`` of an earlier call, filled in: adds their agreement with the judge.
-    n_attempts : int
-        How often a missing verdict is asked for, in all; then it is left out.
+    source : str, Path, mapping or Config
+        JSONL with question, answer, prediction, rationale; or a configuration.
+    overrides : mapping or sequence of str, optional
+        Of a configuration, e.g. seed=1.
+    judge : str, Path or mapping, optional
+        A YAML file with the judge: chat or local.
+    out : str or Path, optional
+        Folder of the judge's replies and tables.
+
+        What is there is not asked again.
+    people : str or Path, optional
+        The file steps-to-rate.csv of an earlier call with people's ratings filled in.
+    attempts : int
+        How often to ask for a verdict.
+
+        If it is missing after that, it is left out.
+    limit : int, optional
+        Take the first N cases or items only.
+    progress : bool
+        Whether to show progress bars.
+    trust : bool
+        Run code and use servers that a configuration from somebody else's run names.
 
     Raises
     ------
     ConfigError, DataError
-        If a file is invalid; the message names the line.
+        If a file is invalid (the message names the line), no model is configured, or no item has
+        a text and models shall not write any.
 
     Examples
     --------
     >>> import flipbench as fb
     >>> judge = {"chat": {"model": "gpt-5"}}
-    >>> print(fb.judge_reasoning("cases.jsonl", judge, "runs/judged"))  # doctest: +SKIP
+    >>> fb.reasoning("cases.jsonl", judge=judge, out="runs/judged")  # doctest: +SKIP
+    >>> fb.reasoning("cases.yaml").to_frame()  # doctest: +SKIP
     """
-    from flipbench.api.stages import reasoning
+    is_planning = current_call().is_dry_run
+    if judge is None:
+        if isinstance(source, str | Path) and Path(source).suffix == ".jsonl":
+            raise ConfigError(f"{source}: cases to judge; name the judge, --judge JUDGE.yaml")
+        if out is not None or people is not None:
+            raise ConfigError("--out and --people are for the cases of a --judge")
+        experiment = Experiment(source, overrides, limit=limit, progress=progress, trust=trust)
+        return experiment._hints()
+    from flipbench.api.stages import reasoning as stage
 
-    config = reasoning.read_judge(judge if isinstance(judge, Mapping) else Path(judge))
-    return ReasoningResult(
-        reasoning.judge_reasoning(
-            Path(cases),
-            config,
-            Path(out),
-            people=None if people is None else Path(people),
-            limit=limit,
-            n_attempts=n_attempts,
-            progress=progress,
-        )
+    if not isinstance(source, str | Path) or overrides:
+        raise ConfigError("--judge reads a file of cases, and no configuration or KEY=VALUE")
+    if out is None:
+        raise ConfigError("--judge: name the folder of the replies and tables, --out FOLDER")
+    config = stage.read_judge(judge if isinstance(judge, Mapping) else Path(judge), trust=trust)
+    if is_planning:
+        raise Plan(stage.cost_of_judging(Path(source), config, limit))
+    return stage.judge_reasoning(
+        Path(source),
+        config,
+        Path(out),
+        people=None if people is None else Path(people),
+        limit=limit,
+        n_attempts=attempts,
+        progress=progress,
     )
-
-
-@dataclass(frozen=True, repr=False)
-class HintResults:
-    """Accuracies with images only, with hints, with a summary, and with models' own texts.
-
-    Attributes
-    ----------
-    content : HintAblation
-        The results, the page with the table, and reports of what failed.
-    """
-
-    content: HintAblation
-
-    @property
-    def page(self) -> Path:
-        """The Markdown page with the table."""
-        return self.content.page
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return one row for each model and variant; accuracies and differences are fractions."""
-        import pandas as pd
-
-        rows = []
-        for result in self.content.results:
-            paired = result.paired
-            rows.append(
-                {
-                    "model": result.model,
-                    "variant": result.variant,
-                    "n": paired.n,
-                    "k": paired.k_perturbed,
-                    "k_images_only": paired.k_original,
-                    "difference": paired.gap,
-                    "low": paired.interval.low if paired.interval else None,
-                    "high": paired.interval.high if paired.interval else None,
-                    "p_value": paired.p_two_sided,
-                    "p_holm": result.p_holm,
-                    "text_names_answer": result.reveals.k,
-                    "n_unparsed": result.n_unparsed,
-                    "n_left_out": paired.n_dropped,
-                }
-            )
-        return pd.DataFrame(rows)
-
-    def __str__(self) -> str:
-        """Return the page's text."""
-        return self.page.read_text()
-
-    __repr__ = __str__
-
-
-def hint_ablation(
-    config: ConfigLike,
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    limit: int | None = None,
-    progress: bool = True,
-) -> HintResults:
-    """Ask models with images only, with hints, with a summary, and with texts of their own.
-
-    Parameters
-    ----------
-    config : str, Path, mapping or Config
-        A configuration with ``benchmark`` and ``models``; ``evaluate.hints`` names the texts.
-    overrides, limit, progress
-        As in `generate`.
-
-    Raises
-    ------
-    ConfigError
-        If no model is configured, or a key is wrong.
-    DataError
-        If no item has a text, and models shall not write any.
-
-    Examples
-    --------
-    >>> import flipbench as fb
-    >>> print(fb.hint_ablation("cases.yaml"))  # doctest: +SKIP
-    """
-    from flipbench.api.experiments import open_experiment
-    from flipbench.api.stages import reasoning
-
-    experiment = open_experiment(config, overrides, limit, progress=progress)
-    return HintResults(reasoning.hint_ablation(experiment))

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-from flipbench.api import display
+from flipbench.api.options import Option
+from flipbench.api.predictions import Columns, Scoring
+from flipbench.api.stages import display
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +35,8 @@ class ValidationResult(display.Result):
         One for each rule of each detector.
     page : Path or None
         The report, if a folder was given.
+    files : sequence of Path
+        The example tables, if they were written.
     """
 
     grid: Sequence[GridModel]
@@ -40,6 +44,7 @@ class ValidationResult(display.Result):
     validations: Sequence[Validation]
     requirements: Sequence[Requirements]
     page: Path | None = None
+    files: Sequence[Path] = ()
 
     @property
     def tables(self) -> list[Table]:
@@ -92,19 +97,26 @@ class ValidationResult(display.Result):
 
 def validate(
     models: Rows,
-    items: Rows | None = None,
+    items: Annotated[Rows | None, Option("--items")] = None,
     *,
     benchmark: str = "",
-    columns: Mapping[str, str] | None = None,
-    scoring: Literal["auto", "parse", "file"] = "auto",
+    columns: Columns = None,
+    scoring: Scoring = "auto",
     out: str | Path | None = None,
+    example: bool = False,
     seed: int = 0,
 ) -> ValidationResult:
-    """Validate detectors on models of known dose whose answers exist already.
+    """Say which detectors can be trusted, from the answers of models of known dose.
+
+    The table of models names each model's files of predictions (or of log-probabilities), as for
+    `flipbench gap`; or a second table has the values of all models. The result has false alarms,
+    power and AUROC.
 
     Parameters
     ----------
     models : str, Path, DataFrame or sequence of mappings
+        A table of models: model, family, strategy, dose, files.
+
         One row per model: ``model``, ``family``, ``dose`` (copies of each item x epochs; 0 clean,
         empty unknown), and optionally ``strategy`` ("clean" for the model as released),
         ``lineage`` (if a family has several clean models), ``external`` (1 if it cannot have seen
@@ -112,15 +124,23 @@ def validate(
         ``original`` and ``perturbed``, files that `gap` reads, and ``logprobs``, a table with
         ``item`` and ``logprob``.
     items : str, Path, DataFrame or sequence of mappings, optional
+        A long table of values: model, item, condition, correct.
+
         One row per value: ``model``, ``item``, ``condition`` (original or perturbed), and
         ``correct`` (1, 0 or nothing), ``logprob`` (of the right answer, in nats) or both;
         ``group`` if items share an image.
     benchmark : str
-        Name for the tables.
-    columns, scoring
-        As in `gap`, for files of predictions.
+        Name of the benchmark in tables.
+    columns : mapping of str to str, optional
+        A column that the files name differently.
+    scoring : {"auto", "parse", "file"}
+        Auto: our parser if there are replies and right letters, else the file's own marks.
     out : str or Path, optional
-        Where to write the tables, figures and page of a report.
+        Write a report into this folder.
+    example : bool
+        Write two example tables into the folder MODELS, and read these.
+    seed : int
+        Seed of the bootstraps.
 
     Raises
     ------
@@ -145,15 +165,26 @@ def validate(
     >>> {v.rule: str(v.detected.k) + "/" + str(v.detected.n) for v in result.validations}
     {'sign': '1/1', 'mcnemar': '1/1', 'relative': '1/1'}
     """
+    from flipbench.core.errors import ConfigError
     from flipbench.evaluate.detectors.registry import DETECTORS
     from flipbench.evaluate.page.report_page import ReportData, write_report
     from flipbench.evaluate.predictions.grid_scores import scores_of_models
-    from flipbench.evaluate.predictions.models_table import listed_models
+    from flipbench.evaluate.predictions.models_table import listed_models, write_example
     from flipbench.evaluate.predictions.read import ReadOptions
     from flipbench.evaluate.scoring.comparison import Settings
     from flipbench.evaluate.validation.requirements import requirements
     from flipbench.evaluate.validation.validation import validate as error_rates
 
+    files: tuple[Path, ...] = ()
+    if example:
+        if not isinstance(models, str | Path):
+            raise ConfigError("example: give the folder to write the two tables into")
+        models, items = files = write_example(Path(models))
+    elif isinstance(models, str | Path) and Path(models).is_dir():
+        raise ConfigError(
+            f"{models}: a folder, not a table of models; for a population study's tables, run"
+            f" `python -m studies.population.page {models}` in a checkout"
+        )
     rows, source, folder = _rows(models, "models")
     listed = listed_models(rows, source, folder)
     name = benchmark or (Path(source).stem if isinstance(models, str | Path) else "benchmark")
@@ -187,7 +218,7 @@ def validate(
             settings={"seed": str(seed)},
         )
         page = write_report(data, Path(out))
-    return ValidationResult(grid, scores, error_rates(scores, grid, seed=seed), needed, page)
+    return ValidationResult(grid, scores, error_rates(scores, grid, seed=seed), needed, page, files)
 
 
 def _rows(given: Rows, name: str) -> tuple[list[Row], str, Path | None]:

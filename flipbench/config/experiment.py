@@ -214,7 +214,7 @@ class EvaluateConfig(Value):
     diagnose: bool = False
     """Ask further questions about the items that fell, and report why they did."""
     hints: HintSettings = HintSettings()
-    """Of 'flipbench hints': texts that help, and own ones."""
+    """Of 'flipbench reasoning': texts that help, and own ones."""
     rewording: RewriteConfig | None = None
     """Other wordings of questions and captions, in their own language (how: translate is
     back-translation); null: the templates of shapes, none elsewhere."""

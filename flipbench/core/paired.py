@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, overload
 
 from pydantic import Field, ValidationError
 
@@ -29,6 +30,9 @@ from flipbench.core.records import (
     content_id,
     plain,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 UNJUDGED = "unjudged"
 """The verdict on a pair that nobody judged."""
@@ -71,7 +75,7 @@ class Pair:
         return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PairedBenchmark:
     """Pairs in release order, and the store of their images.
 
@@ -103,6 +107,48 @@ class PairedBenchmark:
     def __hash__(self) -> int:
         """Return a hash consistent with ``==``, so that results can be cached by benchmark."""
         return hash(self.id)
+
+    def __bool__(self) -> bool:
+        """Return True, also without pairs."""
+        return True
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self.pairs)
+
+    @overload
+    def __getitem__(self, index: int) -> Pair: ...
+    @overload
+    def __getitem__(self, index: slice) -> PairedBenchmark: ...
+    def __getitem__(self, index: int | slice) -> Pair | PairedBenchmark:
+        """Return a pair; of a slice, the benchmark with these pairs only."""
+        if isinstance(index, slice):
+            return replace(self, pairs=self.pairs[index])
+        return self.pairs[index]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row for each pair: item, question, answer, new answer, caption, verdict."""
+        import pandas as pd
+
+        columns = ["item", "question", "answer", "new answer", "caption", "verdict"]
+        rows = [
+            (
+                pair.original.name,
+                pair.original.question,
+                pair.original.answer_text,
+                pair.perturbed.answer_text,
+                pair.caption,
+                pair.verdict,
+            )
+            for pair in self.pairs
+        ]
+        return pd.DataFrame(rows, columns=columns)
+
+    def __repr__(self) -> str:
+        judged = f"judged by {self.judged_by}" if self.judged_by else "not judged"
+        return f"<PairedBenchmark {self.name}: {len(self):,} pairs, {judged}>"
 
     @property
     def judged_by(self) -> str:

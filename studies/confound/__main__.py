@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flipbench.cli import main
-from flipbench.commands import say, say_markdown
+from flipbench.commands.printing import say, say_markdown
 from flipbench.core.errors import DataError
 from flipbench.evaluate.cohort.tail_enrichment import FLAG_SHARE, LEVELS
 from flipbench.reporting.figures import LIGHT, save, settings

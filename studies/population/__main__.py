@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import logging
 import shlex
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from flipbench.cli import main
-from flipbench.commands import (
-    ConfigPath,
-    DryRun,
-    Overrides,
-    Quiet,
-    Trust,
-    Workers,
-    say,
-    say_error,
-    say_next,
-)
+from flipbench.commands.printing import say, say_error, say_next
 from studies.population import settings
 from studies.population import study as population
 
@@ -27,12 +19,16 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 @app.command()
 def run_population(
-    config: ConfigPath,
-    overrides: Overrides = None,
-    dry_run: DryRun = False,
-    quiet: Quiet = False,
-    workers: Workers = 1,
-    trust: Trust = False,
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="a YAML file with phases")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="e.g. seed=1")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the budget only")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress bars")] = False,
+    workers: Annotated[int, typer.Option(min=1, help="processes that share the work")] = 1,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="run code that somebody else's configuration names")
+    ] = False,
 ) -> None:
     """Print a population study's budget, and train, ask and score what is left of it."""
     study = settings.load_study(config, overrides or [], trust=trust)

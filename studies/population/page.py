@@ -10,7 +10,7 @@ import typer
 from matplotlib.figure import Figure
 
 from flipbench.cli import main
-from flipbench.commands import say_markdown
+from flipbench.commands.printing import say_markdown
 from flipbench.reporting import figures, writers
 from flipbench.reporting.tables import Table
 from studies.population.kinds import (

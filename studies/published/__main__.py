@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flipbench.cli import main
-from flipbench.commands import say
+from flipbench.commands.printing import say
 from flipbench.core.errors import DataError
 from studies.published.audit import AuditRow, examine_audit, read_audit
 

@@ -29,20 +29,21 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_generate_and_filter_from_a_mapping(tmp_path: Path) -> None:
     config = TINY | {"run": "runs/x"}
-    made = fb.generate(config, limit=6, progress=False)
+    experiment = fb.Experiment(config, limit=6, progress=False)
+    made = experiment.generate()
     assert str(made) == "6 of 6 items edited, in runs/x"
     frame = made.to_frame()
     assert (
         len(frame) == 6 and frame["edited"].all() and (frame["answer"] != frame["new answer"]).all()
     )
 
-    kept = fb.filter(config, limit=6, progress=False)
+    kept = experiment.filter()
     assert kept.pairs.pairs == fb.load_pairs(
         "runs/x"
     ).pairs and f"{len(kept.pairs.pairs)} pairs" in str(kept)
     funnel = dict(kept.to_frame().itertuples(index=False))
     assert funnel == kept.pairs.funnel and "funnel" in kept._repr_html_()
-    again = fb.filter(config, limit=6, progress=False)
+    again = fb.Experiment(config, limit=6, progress=False).filter()
     assert sum(report.n_done for report in again.reports) == 0
     assert TINY.keys() == config.keys() - {"run"}  # what was given is not changed
 
@@ -53,7 +54,7 @@ def test_a_file_a_mapping_and_a_config_are_the_same_experiment(config: Path) -> 
     given: list[str | Config | dict[str, Any]] = [
         str(config), loaded, {"extends": str(config)}, loaded.model_dump(mode="json"),
     ]  # fmt: skip
-    results = [fb.generate(one, changes, progress=False) for one in given]
+    results = [fb.Experiment(one, changes, progress=False).generate() for one in given]
     assert len({repr([c.edit for c in r.candidates]) for r in results}) == 1
     assert len(results[0].candidates) == 3
     assert sum(report.n_done for r in results[1:] for report in r.reports) == 0
@@ -62,31 +63,39 @@ def test_a_file_a_mapping_and_a_config_are_the_same_experiment(config: Path) -> 
 
 def test_errors_are_those_of_the_command_line() -> None:
     with pytest.raises(ConfigError, match=r"none.yaml: no such configuration"):
-        fb.evaluate("none.yaml")
+        fb.Experiment("none.yaml")
     with pytest.raises(ConfigError, match="configuration:\n  sead: unknown key.*seed"):
-        fb.generate(TINY | {"run": "x", "sead": 1})
-    with pytest.raises(ConfigError, match="no stage 'filtre'.*filter"):
-        fb.dry_run(TINY | {"run": "x"}, "filtre")  # type: ignore[arg-type]
+        fb.Experiment(TINY | {"run": "x", "sead": 1})
+    experiment = fb.Experiment(TINY | {"run": "x"})
+    with pytest.raises(ConfigError, match="show: no dry run; give a job that works long"):
+        fb.dry_run(experiment.show, "a.png")
+    with pytest.raises(ConfigError, match="nothing to train"):
+        experiment.contaminate()
 
 
 def test_a_dry_run_makes_nothing() -> None:
     config = TINY | {"run": "runs/x"}
-    assert fb.dry_run(config, "generate", limit=8) == ["would flip, caption and edit 8 items"]
-    assert fb.dry_run(config)[0] == "would flip, caption and edit 12 items"
+    some = fb.Experiment(config, limit=8)
+    assert fb.dry_run(some.generate) == ["would flip, caption and edit 8 items"]
+    assert fb.dry_run(fb.Experiment(config).run)[0] == "would flip, caption and edit 12 items"
+    assert not Path("runs/x/config.yaml").exists()
     assert not Run(Path("runs/x")).count(Edit) and not Run(Path("runs/x")).count(Flip)
 
 
 @pytest.mark.slow
 def test_all_stages_and_the_report() -> None:
     config = TINY | {"run": "runs/x"}
-    result = fb.run(config, progress=False)
+    experiment = fb.Experiment(config, progress=False)
+    result = experiment.run()
     assert result.page == Path("runs/x/report/index.html") and result.page.exists()
     frame = result.to_frame()
     assert set(frame["rule"]) == {"mcnemar", "relative"} and set(frame["model"]) == {"tiny"}
     assert "report/index.html" in result._repr_html_() and "1 model, 1 detector, 3 scores" in str(
         result
     )
-    again = fb.evaluate(config, progress=False)
+    again = experiment.evaluate()
     assert again.to_frame().equals(frame) and sum(r.n_done for r in again.reports) == 0
-    assert fb.contaminate(config, progress=False).to_frame().empty
-    assert any("distinct probes" in line for line in fb.dry_run(config, "evaluate"))
+    result.page.unlink()
+    reported = experiment.report()
+    assert reported.to_frame().equals(frame) and result.page.exists()
+    assert any("distinct probes" in line for line in fb.dry_run(experiment.evaluate))

@@ -17,7 +17,7 @@ import pytest
 from typer.main import get_command
 
 from flipbench import cli
-from flipbench.commands import ORDER
+from flipbench.commands.app import GONE
 from flipbench.core.paired import PairedBenchmark
 from flipbench.models.vlm.checkpoints import CARD
 from tests.fixtures.command_line import Flipbench
@@ -42,16 +42,20 @@ def test_help_shows_where_to_start_and_every_command(flipbench: Flipbench) -> No
         assert part in text.replace("`", "")
     first = (
         "│ demo",
+        "│ run",
+        "Make a variant",
+        "│ init",
         "│ generate",
         "│ filter",
-        "│ run",
-        "│ init",
         "│ export",
+        "Contaminate models",
+        "│ contaminate",
+        "Measure contamination",
+        "│ evaluate",
         "│ detect",
         "│ doctor",
     )
     assert sorted(first, key=result.out.index) == list(first)
-    assert {*ORDER} <= set(COMMANDS)
     for command in COMMANDS:
         described = flipbench(command, "--help")
         assert described.status == 0
@@ -59,6 +63,15 @@ def test_help_shows_where_to_start_and_every_command(flipbench: Flipbench) -> No
         summary = re.search(rf" {command} ([A-Z][^.]{{20,}})", text)
         assert summary, f"{command} has no summary"
         assert f"flipbench {command}" in about
+
+
+@pytest.mark.parametrize(("name", "remedy"), GONE.items())
+def test_a_command_of_earlier_versions_names_what_to_use(
+    flipbench: Flipbench, name: str, remedy: str
+) -> None:
+    result = flipbench(name, "c.yaml")
+    assert result.status == 2
+    assert f"{name} is no command any more; {remedy}" in plain(result.err)
 
 
 def test_no_arguments_prints_help(flipbench: Flipbench) -> None:

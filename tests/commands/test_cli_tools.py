@@ -28,12 +28,12 @@ def test_audit_writes_a_page_of_the_benchmark(flipbench: Flipbench, config: Path
 
 def test_agreement_compares_raters_with_a_reference(flipbench: Flipbench, config: Path) -> None:
     assert flipbench("filter", config, "--limit", "6", "-q").status == 0
-    result = flipbench("agreement", config, "shapes oracle")
+    result = flipbench("review", config, "--agreement", "--reference", "shapes oracle")
     assert result.status == 0, result.err
     assert "policy" in result.out and "6" in result.out
-    nobody = flipbench("agreement", config, "people")
+    nobody = flipbench("review", config, "--agreement")
     assert nobody.status == 2 and "shapes oracle" in nobody.err
-    elsewhere = flipbench("agreement", config, "run=runs/elsewhere")
+    elsewhere = flipbench("review", "runs/elsewhere", "--agreement")
     assert elsewhere.status == 2 and "elsewhere" in elsewhere.err and "filter" in elsewhere.err
 
 
@@ -70,24 +70,24 @@ def test_verdicts_are_exported_and_imported_as_csv(flipbench: Flipbench, config:
 
 def test_flagged_pairs_are_adjudicated_in_a_spreadsheet(flipbench: Flipbench, config: Path) -> None:
     pytest.importorskip("starlette")
-    none = flipbench("adjudicate", config, "--agreement")
+    none = flipbench("review", config, "--flagged", "--agreement")
     assert none.status == 2 and "run 'flipbench audit' with a corpus" in none.err
     flagged_run(config.parent / "runs" / "x", 4)
-    assert "none of 4 flagged pairs" in flipbench("adjudicate", config, "--agreement").out
-    out = flipbench("adjudicate", config, "--export", "labels.csv")
+    assert "none of 4 flagged pairs" in flipbench("review", config, "--flagged", "--agreement").out
+    out = flipbench("review", config, "--flagged", "--export", "labels.csv")
     assert out.status == 0 and "4 pairs" in out.out, out.err
     for rater, labels in {"anna": "3333", "ben": "3334"}.items():
         rows = list(csv.DictReader(Path("labels.csv").open(encoding="utf-8-sig")))
         for row, digit in zip(rows, labels, strict=True):
             row |= {"rater": rater, "label": {"3": "same view", "4": "ambiguous"}[digit]}
         Path(f"{rater}.csv").write_text(records_csv(rows))
-        taken = flipbench("adjudicate", config, "--import", f"{rater}.csv")
+        taken = flipbench("review", config, "--flagged", "--import", f"{rater}.csv")
         assert taken.status == 0 and "4 new verdicts" in taken.out, taken.err
-    result = flipbench("adjudicate", config, "--agreement")
+    result = flipbench("review", config, "--flagged", "--agreement")
     assert "3 of 4 same view, different subject, 1 of 4 ambiguous" in result.out
     assert "2 raters, kappa 0.00" in result.out
     assert Path(result.out.splitlines()[-1]).with_name("adjudication.csv").exists()
-    both = flipbench("adjudicate", config, "--agreement", "--export", "x.csv")
+    both = flipbench("review", config, "--flagged", "--agreement", "--export", "x.csv")
     assert both.status == 2 and "only one of" in both.err
 
 

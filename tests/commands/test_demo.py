@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-import flipbench as fb
 from docs.results.demo_tables import RESULTS
-from flipbench.commands import Again
-from flipbench.commands.stages import show_report
+from flipbench.api.stages import loop
+from flipbench.commands.app import Invocation
+from flipbench.commands.whole import show_report
 from flipbench.core.stage import StageReport
 from flipbench.evaluate.report.results import read_results
 from flipbench.shapes.demos import demo_of
@@ -55,7 +55,7 @@ def result(tmp_path: Path) -> Any:
     (tmp_path / "gap.md").write_text("the whole table\n")
     return SimpleNamespace(
         page=tmp_path / "index.html",
-        evaluated=SimpleNamespace(models=[SimpleNamespace(model=model) for model in models]),
+        models=[SimpleNamespace(model=model) for model in models],
         scores=results.gaps,
         reports=[StageReport("ask", n_done=3)],
     )
@@ -64,12 +64,12 @@ def result(tmp_path: Path) -> Any:
 def test_a_report_is_a_line_for_each_model_on_a_terminal_and_whole_in_a_file(
     result: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    show_report(result, Again(Path("c.yaml")))
+    show_report(result, Invocation({"config": "c.yaml"}))
     in_file = capsys.readouterr()
     assert in_file.out == f"the whole table\n\n{result.page}\n"
     assert in_file.err.splitlines()[-1].startswith("  flipbench export c.yaml OUT")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    show_report(result, Again(Path("c.yaml")))
+    show_report(result, Invocation({"config": "c.yaml"}))
     on_terminal = capsys.readouterr().out
     assert "trained on the benchmark" in on_terminal and "whole table" not in on_terminal
     assert on_terminal.endswith(f"{result.page}\n")
@@ -78,7 +78,7 @@ def test_a_report_is_a_line_for_each_model_on_a_terminal_and_whole_in_a_file(
 def test_a_demo_ends_with_a_line_for_each_model_the_page_and_what_comes_next(
     flipbench: Flipbench, result: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(fb, "demo", lambda *_, **__: result, raising=False)
+    monkeypatch.setattr(loop, "run_demo", lambda *_, **__: result)
     monkeypatch.setenv("COLUMNS", "80")
     shown = flipbench("demo", "--small")
     assert shown.status == 0

@@ -10,20 +10,19 @@ import pytest
 
 import flipbench as fb
 from flipbench import cli
-from flipbench.api.experiments import open_experiment
 from tests.fixtures.command_line import Flipbench
 
 READS_ONE_FILE = {"import"}
 SIGNATURES = {
-    c.name or c.callback.__name__: inspect.signature(c.callback).parameters
-    for c in cli.app.registered_commands
-    if c.callback
+    str(command.name): inspect.signature(command.callback).parameters
+    for command in cli.app.registered_commands
+    if command.callback
 }
 
 
 @pytest.mark.parametrize("command", SIGNATURES)
 def test_whatever_shows_progress_has_a_dry_run(command: str) -> None:
-    works_long = "quiet" in SIGNATURES[command] and command not in READS_ONE_FILE
+    works_long = "progress" in SIGNATURES[command] and command not in READS_ONE_FILE
     assert works_long <= ("dry_run" in SIGNATURES[command])
 
 
@@ -91,7 +90,7 @@ def test_the_stored_configuration_stays_that_of_the_results(
     other.append("contaminate.strategies.a={train: llm, learning_rate: 0.001}")
     result = flipbench(command, config, *other, "--dry-run")
     assert result.status == 0, result.err
-    fb.dry_run(config, "filter", {"seed": 7})
+    fb.dry_run(fb.Experiment(config, {"seed": 7}).filter)
     assert {path.name: path.read_text() for path in run.glob("*[nl]")} == stored
 
 
@@ -131,5 +130,5 @@ def test_pairs_that_exist_are_not_written_by_a_dry_run(
 
 def test_a_limit_holds_for_pairs_that_exist(flipbench: Flipbench, found: Path) -> None:
     assert flipbench("filter", found, "-q").status == 0
-    opened = open_experiment(found, limit=5, progress=False)
+    opened = fb.Experiment(found, limit=5, progress=False).parts
     assert len(opened.originals) == 5 and len(opened.pairs.originals) == 12

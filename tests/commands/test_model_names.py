@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flipbench.commands.model_names import NamedModel, named_model
+from flipbench.api.stages.model_names import NamedModel, named_model
 from flipbench.core.errors import ConfigError
 
 URL = "http://localhost:8000/v1"

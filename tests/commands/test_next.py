@@ -15,7 +15,7 @@ def next_commands(result: Result) -> list[list[str]]:
     """Return the commands that an output ends with, in words; each one can be typed."""
     lines = result.err.partition("Next:\n")[2].splitlines()
     commands = [shlex.split(line, comments=True) for line in lines]
-    known = {c.name or c.callback.__name__ for c in cli.app.registered_commands if c.callback}
+    known = {command.name for command in cli.app.registered_commands}
     for program, name, *_ in commands:
         assert program == "flipbench" and name in known
     return [command[1:] for command in commands]

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flipbench.api.experiments import open_experiment
-from flipbench.api.reasoning import hint_ablation
+from flipbench.api import Experiment, reasoning
 from flipbench.api.stages.assembly import Assembly
 from flipbench.api.stages.audit_cohort import cohorts_of
 from flipbench.api.stages.audit_corpus import audit_corpus
@@ -69,10 +68,10 @@ def test_answers_with_hints_are_those_of_one_process(cluster: Any, tmp_path: Pat
         "evaluate": {"hints": {"own": True, "max_new_tokens": 8}},
     }
     there, here = (
-        hint_ablation(settings(tmp_path / run, **asking, **more), progress=False)
+        reasoning(settings(tmp_path / run, **asking, **more), progress=False)
         for run, more in (("ray", {"executor": RAY}), ("here", {}))
     )
-    (report,) = there.content.reports
+    (report,) = there.reports
     assert (report.n_done, report.n_failed) == (6 * 5, 0)
     assert there.page.read_text() == here.page.read_text()
 
@@ -82,7 +81,7 @@ def test_a_cohort_is_asked_as_by_one_process(cluster: Any, tmp_path: Path) -> No
     models = {name: {"path": f"shapes:{name}"} for name in ("llava", "qwen2_vl")}
     cohort = CohortConfig(models=tuple(models))
     there, here = (
-        cohorts_of(open_experiment(settings(tmp_path / run, models=models, **more)), cohort)
+        cohorts_of(Experiment(settings(tmp_path / run, models=models, **more)).parts, cohort)
         for run, more in (("ray", {"executor": RAY}), ("here", {}))
     )
     assert [(report.n_done > 0, report.n_failed) for report in there.reports] == [(True, 0)] * 2

@@ -58,7 +58,7 @@ def test_people_decide_what_the_judges_leave_open(flipbench: Flipbench) -> None:
     assert flipbench("review", RUN, "--import", done).status == 0
     assert flipbench("review", RUN, "--import", done, "--doubtful").status == 2
     assert flipbench("filter", *settings).status == 0
-    agreement = flipbench("agreement", CONFIG, "people", "run=run")  # one person is people too
+    agreement = flipbench("review", "run", "--agreement")  # one person is people too
     assert agreement.status == 0 and "ann" in agreement.out
     by_ann = {row["edit_id"] for row in empty if row["decision"] == "keep"}
     assert edit_ids(RUN / "filter" / "kept.csv") == kept | by_ann

@@ -104,7 +104,7 @@ SESSIONS = {
     ),
     "audit": Session(
         (("audit", "audit.yaml", "--dry-run"), ("audit", "audit.yaml", "--quiet"),
-         ("adjudicate", "audit.yaml", "--agreement")),
+         ("review", "audit.yaml", "--flagged", "--agreement")),
         tuple(f"runs/audit/audit/{name}" for name in FILES),
     ),
     "validate": Session(
@@ -116,7 +116,7 @@ SESSIONS = {
     ),
     "people": Session(
         (
-            ("agreement", "discs.yaml"),
+            ("review", "discs.yaml", "--agreement"),
             ("filter", "discs.yaml", "--limit", "8", "--quiet"),
             ("review", "runs/discs", "--export", "verdicts.csv"),
             ("review", "runs/discs", "--doubtful", "--export", "doubtful.csv"),

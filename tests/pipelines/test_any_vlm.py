@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from flipbench.api.detection import examined
-from flipbench.api.stages.detection import DetectionSettings, plan
 from flipbench.core.errors import ConfigError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair
 from flipbench.core.records import Item, Probe, Response
 from flipbench.models.protocols import Capability
+from tests.fixtures.detection import examined, plan
 from tests.fixtures.report_data import make_benchmark
 
 pytestmark = pytest.mark.slow
@@ -48,10 +47,10 @@ def test_any_object_that_answers_probes_is_a_model(tmp_path: Path) -> None:
     benchmark = make_benchmark(tmp_path / "pairs", 20)
     by_heart = {item.id: p.original.answer or 0 for p in benchmark.pairs for item in sides(p)}
     by_sight = {item.id: item.answer or 0 for p in benchmark.pairs for item in sides(p)}
-    planned = plan(DetectionSettings(
+    planned = plan(
         Knower("parrot", by_heart), benchmark, Knower("seer", by_sight),
         ["perturbation_gap", "min_k"], tmp_path / "run", progress=False,
-    ))  # fmt: skip
+    )  # fmt: skip
     assert planned.not_run == {
         "min_k": "it needs token_logprobs, which this model does not support"
     }
@@ -67,11 +66,7 @@ def test_a_model_that_only_chooses_gets_a_verdict(tmp_path: Path) -> None:
     benchmark = make_benchmark(tmp_path / "pairs", 20)
     by_heart = {item.id: p.original.answer or 0 for p in benchmark.pairs for item in sides(p)}
     chooser = Knower("chooser", by_heart, "choose")
-    planned = plan(
-        DetectionSettings(
-            chooser, benchmark, run=tmp_path / "run", judged_by="an oracle", progress=False
-        )
-    )
+    planned = plan(chooser, benchmark, run=tmp_path / "run", judged_by="an oracle", progress=False)
     assert "perturbation_gap" in planned.configured.names
     assert "choice_confusion" in planned.configured.names
     assert planned.not_run["guided_prompting"].startswith("it needs generate")
@@ -83,4 +78,4 @@ def test_a_model_that_neither_chooses_nor_writes_is_refused(tmp_path: Path) -> N
     benchmark = make_benchmark(tmp_path / "pairs", 2)
     silent = Knower("silent", {}, "token_logprobs")
     with pytest.raises(ConfigError, match="silent can neither choose between options nor generate"):
-        plan(DetectionSettings(silent, benchmark, run=tmp_path / "run"))
+        plan(silent, benchmark, run=tmp_path / "run")

@@ -14,14 +14,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from flipbench import cli
-from flipbench.api.detection import examined
-from flipbench.api.stages.detection import (
-    DetectionSettings,
-    default_run,
-    name_of,
-    plan,
-    read_paired,
-)
+from flipbench.api import load_pairs
+from flipbench.api.stages.detection import default_run, name_of
 from flipbench.config.served_model import ServedModelConfig
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.images import ImageStore
@@ -35,6 +29,7 @@ from flipbench.models.vlm.served import APIVLM
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.benchmark import shapes_vqa_families
 from tests.fixtures.browser import OpenPage
+from tests.fixtures.detection import examined, plan
 from tests.fixtures.openai_server import KEY, OpenAIServer
 from tests.fixtures.report_data import EVIL, make_benchmark
 from tests.pipelines.test_any_vlm import Knower
@@ -137,10 +132,8 @@ def test_a_reference_is_asked_the_same_probes_and_shown_beside_the_model(
 def test_every_detector_without_a_reference(
     pairs: Path, tmp_path: Path, tiny_folders: dict[str, Path]
 ) -> None:
-    benchmark = read_paired(pairs, 4)
-    planned = plan(
-        DetectionSettings(tiny_folders["qwen2_vl"], benchmark, run=tmp_path, progress=False)
-    )
+    benchmark = load_pairs(pairs, 4)
+    planned = plan(tiny_folders["qwen2_vl"], benchmark, run=tmp_path, progress=False)
     result = examined(planned)
     finding, page, reports = result.content.finding, result.page, result.reports
     assert sum(report.n_failed for report in reports) == 0
@@ -156,7 +149,7 @@ def test_every_detector_without_a_reference(
 
 
 def test_a_detector_named_explicitly_always_runs(pairs: Path, tmp_path: Path) -> None:
-    planned = plan(DetectionSettings(CLEAN, pairs, (), "circular_eval", tmp_path))
+    planned = plan(CLEAN, pairs, (), "circular_eval", tmp_path)
     readings = ["old_answer_attraction", "confidence_gap"]
     assert [d.about.name for d in planned.detectors] == [
         "perturbation_gap",
@@ -169,12 +162,10 @@ def test_a_detector_named_explicitly_always_runs(pairs: Path, tmp_path: Path) ->
 def test_rewordings_and_references_are_used_where_given(
     pairs: Path, tmp_path: Path, tiny_folders: dict[str, Path]
 ) -> None:
-    benchmark = read_paired(pairs, 6)
+    benchmark = load_pairs(pairs, 6)
     named = ["slot_guessing", "constat"]
     references = [*map(str, tiny_folders.values()), "shapes:qwen2_vl"]
-    alone = plan(
-        DetectionSettings(CLEAN, benchmark, references[:2], named, tmp_path / "a", progress=False)
-    )
+    alone = plan(CLEAN, benchmark, references[:2], named, tmp_path / "a", progress=False)
     heard = {one.detector: one for one in examined(alone).content.finding.other_detectors}
     assert heard["slot_guessing"].why.endswith("of the benchmark: set evaluate.rewording")
     assert "at least 3 clean reference models besides shapes:llava, and 2" in heard["constat"].why
@@ -186,11 +177,7 @@ def test_rewordings_and_references_are_used_where_given(
     settings = {"run": str(pairs), "benchmark": {"format": "shapes"}}
     config.write_text(json.dumps(settings | {"evaluate": {"rewording": rewording}}))
     helped = examined(
-        plan(
-            DetectionSettings(
-                CLEAN, config, references, named, tmp_path / "b", limit=6, progress=False
-            )
-        )
+        plan(CLEAN, config, references, named, tmp_path / "b", limit=6, progress=False)
     )
     heard = {one.detector: one for one in helped.content.finding.other_detectors}
     assert heard["slot_guessing"].score is not None and heard["slot_guessing"].score.n == 6
@@ -246,15 +233,13 @@ def carded(folder: Path, source: Path, items: list[Item]) -> Path:
 def test_the_card_is_reported_and_a_contaminated_reference_refused(
     pairs: Path, tmp_path: Path, tiny_folders: dict[str, Path]
 ) -> None:
-    benchmark = read_paired(pairs, 6)
+    benchmark = load_pairs(pairs, 6)
     epoch = carded(tmp_path / "run" / "epoch-2", tiny_folders["llava"], benchmark.originals[:4])
     with pytest.raises(ConfigError, match="trained on 4 items of shapes-vqa on purpose; give a"):
-        plan(DetectionSettings(CLEAN, benchmark, epoch, run=tmp_path / "a"))
-    other = carded(tmp_path / "other", tiny_folders["llava"], read_paired(pairs).originals[9:])
-    assert plan(DetectionSettings(CLEAN, benchmark, other, run=tmp_path / "a")).references
-    planned = plan(
-        DetectionSettings(epoch, benchmark, (), "perturbation_gap", tmp_path / "b", progress=False)
-    )
+        plan(CLEAN, benchmark, epoch, run=tmp_path / "a")
+    other = carded(tmp_path / "other", tiny_folders["llava"], load_pairs(pairs).originals[9:])
+    assert plan(CLEAN, benchmark, other, run=tmp_path / "a").references
+    planned = plan(epoch, benchmark, (), "perturbation_gap", tmp_path / "b", progress=False)
     result = examined(planned)
     assert result.content.finding.model == "run/epoch-2" == name_of(str(epoch))
     assert "on purpose on 4 of these 6 items, dose 6" in result.page.read_text()
@@ -267,29 +252,27 @@ def test_two_references_with_the_same_name_are_refused(
     for parent, family in (("x", "llava"), ("y", "qwen2_vl")):
         folders.append(str(shutil.copytree(tiny_folders[family], tmp_path / parent / "same")))
     with pytest.raises(ConfigError, match="two models have this name"):
-        plan(DetectionSettings(CLEAN, pairs, folders, run=tmp_path / "out"))
+        plan(CLEAN, pairs, folders, run=tmp_path / "out")
 
 
 def test_pairs_are_read_from_a_run_a_folder_or_a_configuration(pairs: Path, tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text(f"run: {pairs}\nbenchmark: {{format: shapes}}\n")
-    found = [read_paired(where) for where in (pairs, pairs / "benchmark", path)]
+    found = [load_pairs(where) for where in (pairs, pairs / "benchmark", path)]
     assert found[0].id == found[1].id == found[2].id and len(found[0].pairs) == 20
-    assert len(read_paired(path, 3).pairs) == 3
+    assert len(load_pairs(path, 3).pairs) == 3
     PairedBenchmark("none", (), ImageStore(tmp_path)).save(tmp_path / "none")
     with pytest.raises(DataError, match="has no pairs"):
-        read_paired(tmp_path / "none")
+        load_pairs(tmp_path / "none")
 
 
 def test_a_benchmark_without_its_images_is_refused(pairs: Path, tmp_path: Path) -> None:
     shutil.copytree(pairs, tmp_path / "copy")
-    benchmark = read_paired(tmp_path / "copy")
+    benchmark = load_pairs(tmp_path / "copy")
     gone = benchmark.images.path(benchmark.perturbed[3].images[0])
     gone.unlink()
     with pytest.raises(DataError, match=re.escape(str(gone))):
-        examined(
-            plan(DetectionSettings(CLEAN, benchmark, (), "perturbation_gap", tmp_path / "out"))
-        )
+        examined(plan(CLEAN, benchmark, (), "perturbation_gap", tmp_path / "out"))
 
 
 # --------------------------------------------------------------------------- behind a server
@@ -312,10 +295,8 @@ def test_a_served_model_reports_what_it_cannot_do(
     with pytest.raises(
         ConfigError, match="tiny-vlm does not support --ask choose; it supports generate"
     ):
-        plan(DetectionSettings(model, pairs, run=tmp_path))
-    result = examined(
-        plan(DetectionSettings(model, pairs, run=tmp_path, ask="generate", progress=False))
-    )
+        plan(model, pairs, run=tmp_path)
+    result = examined(plan(model, pairs, run=tmp_path, ask="generate", progress=False))
     finding, page = result.content.finding, result.page
     heard = {one.detector: one for one in finding.other_detectors}
     for name in ("shared_likelihood", "order_trend", "codec", "min_k"):
@@ -350,8 +331,7 @@ def test_pages_say_where_models_were_asked_and_what_came_of_an_adapter(
     path = adapter / "adapter_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"base_model_name_or_path": CLEAN}))
     given: dict[str, Any] = {"run": tmp_path, "progress": False, "detectors": "perturbation_gap"}
-    settings = DetectionSettings(adapter, pairs, CLEAN, limit=2, **given)
-    result = examined(plan(settings))
+    result = examined(plan(adapter, pairs, CLEAN, limit=2, **given))
     n = len(load_file(adapter / "adapter_model.safetensors"))
     came = f"adapted was asked at {adapter}. An adapter: {n} of {n} matrices have a place."
     where = [came, f"{CLEAN} was asked at {CLEAN}."]
@@ -361,12 +341,12 @@ def test_pages_say_where_models_were_asked_and_what_came_of_an_adapter(
     weights = dict(list(load_file(adapter / "adapter_model.safetensors").items())[1:])
     save_file(weights, adapter / "adapter_model.safetensors", {"format": "pt"})
     with pytest.raises(DataError, match=f"{n - 1} of {n - 1} matrices have a place; 1 tensor is"):
-        plan(settings)
+        plan(adapter, pairs, CLEAN, limit=2, **given)
 
 
 def test_four_bit_weights_have_their_own_fingerprint(pairs: Path, tmp_path: Path) -> None:
-    whole = plan(DetectionSettings(CLEAN, pairs, run=tmp_path))
-    small = plan(DetectionSettings(CLEAN, pairs, run=tmp_path, quantization="4bit"))
+    whole = plan(CLEAN, pairs, run=tmp_path)
+    small = plan(CLEAN, pairs, run=tmp_path, quantization="4bit")
     assert small.subject.weights is not None and small.subject.weights.quantization == "4bit"
     assert small.subject.model.fingerprint != whole.subject.model.fingerprint
 
@@ -380,14 +360,14 @@ def test_pairs_are_asked_until_the_evidence_suffices(tmp_path: Path) -> None:
     by_heart |= {p.perturbed.id: p.original for p in benchmark.pairs}
 
     def examined_by(known: dict[str, Item], run: str) -> Any:
-        settings = DetectionSettings(
+        planned = plan(
             Knower(run, {i: item.answer or 0 for i, item in known.items()}),
             benchmark,
             run=tmp_path / run,
             sequential=True,
             progress=False,
         )
-        return examined(plan(settings))
+        return examined(planned)
 
     caught = examined_by(by_heart, "by heart")
     assert caught.content.finding.decision.reason == "", caught.sentence
@@ -411,10 +391,10 @@ def test_pairs_are_asked_until_the_evidence_suffices(tmp_path: Path) -> None:
 def test_looking_often_needs_pairs_of_which_a_gap_proves_something(tmp_path: Path) -> None:
     benchmark = make_benchmark(tmp_path, 4)
     with pytest.raises(ConfigError, match="not exchangeable by construction"):
-        plan(DetectionSettings(CLEAN, benchmark, run=tmp_path / "run", sequential=True))
+        plan(CLEAN, benchmark, run=tmp_path / "run", sequential=True)
     exchangeable = replace(benchmark, exchangeable=True)
     with pytest.raises(ConfigError, match="leave --detectors and --diagnose out"):
-        plan(DetectionSettings(CLEAN, exchangeable, (), "min_k", tmp_path / "run", sequential=True))
+        plan(CLEAN, exchangeable, (), "min_k", tmp_path / "run", sequential=True)
 
 
 # -------------------------------------------------------------------------------- in a browser
@@ -424,10 +404,8 @@ def test_looking_often_needs_pairs_of_which_a_gap_proves_something(tmp_path: Pat
 def report(pairs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the page of a model of rules: it knows the first nine originals by heart."""
     folder = tmp_path_factory.mktemp("page")
-    benchmark = replace(read_paired(pairs), exchangeable=True)
-    planned = plan(
-        DetectionSettings(CLEAN, benchmark, (), "perturbation_gap", folder, judged_by="an oracle")
-    )
+    benchmark = replace(load_pairs(pairs), exchangeable=True)
+    planned = plan(CLEAN, benchmark, (), "perturbation_gap", folder, judged_by="an oracle")
     known = {p.original.id: p.original for p in benchmark.pairs}
     known |= {p.perturbed.id: _remembered(p, i) for i, p in enumerate(benchmark.pairs)}
     weights = planned.subject.model.fingerprint
@@ -473,5 +451,5 @@ def test_the_page_in_a_browser(open_page: OpenPage, report: Path, width: int, sc
 
 def test_the_fixture_s_pairs_are_those_of_the_embedded_world(pairs: Path) -> None:
     families = [f.question.text() for f in shapes_vqa_families(20)]
-    asked = [item.question for item in read_paired(pairs).originals]
+    asked = [item.question for item in load_pairs(pairs).originals]
     assert asked[:19] == families[:19] and asked[19] == EVIL

@@ -11,9 +11,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from flipbench.api.detection import examined
 from flipbench.api.stages.backends import model_without_weights
-from flipbench.api.stages.detection import DetectionSettings, count_work, plan
+from flipbench.api.stages.detection import count_work
 from flipbench.config.experiment import load_config
 from flipbench.config.kinds import ByKind, Context, PartSettings
 from flipbench.core.errors import ConfigError
@@ -24,6 +23,7 @@ from flipbench.core.run import Run
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.huggingface import as_vlm
 from tests.fixtures.command_line import Flipbench
+from tests.fixtures.detection import examined, plan
 from tests.fixtures.report_data import make_benchmark
 
 pytestmark = pytest.mark.slow
@@ -219,15 +219,13 @@ def test_a_model_object_is_as_good_as_a_path(tmp_path: Path) -> None:
     benchmark = make_benchmark(tmp_path, 6)
     suspect, clean = guesser(1), guesser(2)
     clean.name = "clean guesser"
-    detection = plan(
-        DetectionSettings(suspect, benchmark, clean, "perturbation_gap", tmp_path / "run")
-    )
+    detection = plan(suspect, benchmark, clean, "perturbation_gap", tmp_path / "run")
     assert "        2  models to ask" in count_work(detection)
     assert "Guesser (" in examined(detection).page.read_text()
     asked = {r.model for r in Run(tmp_path / "run").read(Response)}
     assert asked == {"guesser", "clean guesser"}
     with pytest.raises(ConfigError, match="the same weights"):
-        plan(DetectionSettings(suspect, benchmark, guesser(1), run=tmp_path / "other"))
+        plan(suspect, benchmark, guesser(1), run=tmp_path / "other")
 
 
 def test_what_is_no_model_is_refused(shapes_store: ImageStore, tmp_path: Path) -> None:
@@ -239,6 +237,4 @@ def test_what_is_no_model_is_refused(shapes_store: ImageStore, tmp_path: Path) -
     with pytest.raises(ConfigError, match="Guesser is a class; pass an instance"):
         as_vlm(type(model))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="object has no name"):
-        plan(
-            DetectionSettings(lacking, PairedBenchmark("b", (), shapes_store), run=tmp_path / "run")
-        )
+        plan(lacking, PairedBenchmark("b", (), shapes_store), run=tmp_path / "run")

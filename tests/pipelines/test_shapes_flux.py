@@ -24,7 +24,7 @@ def drawn(folder: Path, *limits: int | None) -> dict[str, str]:
     short: dict[str, Any] = {"benchmark.n_items": N, "generate.editor.settings.steps": 2}
     config = CONFIGS / "generate" / "shapes-flux.yaml"
     for limit in limits:
-        fb.generate(config, short | {"run": str(folder)}, limit=limit, progress=False)
+        fb.Experiment(config, short | {"run": str(folder)}, limit=limit, progress=False).generate()
     return {edit.id: edit.image.sha256 for edit in Run(folder).read(Edit)}
 
 
@@ -52,7 +52,7 @@ def test_a_judge_that_is_told_the_answer_is_held_against_the_pixels(
         )
         assert flipbench("filter", config, *changes).status == 0
         asked = [json.dumps(body, ensure_ascii=False) for body in server.chats()]
-        result = flipbench("agreement", config, "shapes oracle", *changes)
+        result = flipbench("review", run, "--agreement", "--reference", "shapes oracle")
     verdicts: dict[str, list[Verdict]] = {"oracle": [], "judge": []}
     for verdict in Run(run).read(Verdict):
         verdicts[verdict.rater_kind].append(verdict)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,6 +16,7 @@ from flipbench.api.stages.audit_cohort import (
 )
 from flipbench.api.stages.audit_corpus import audit_corpus, check_corpora, corpus_size
 from flipbench.api.stages.evaluation import not_built
+from flipbench.api.stages.results import AuditResult
 from flipbench.benchmarks import PairsSpec, load_benchmark
 from flipbench.config.audit import AuditSettings
 from flipbench.config.corpus import CorpusConfig
@@ -29,7 +28,7 @@ from flipbench.core.stage import StageReport
 from flipbench.evaluate.cohort.analysis import analyse
 from flipbench.evaluate.cohort.sections import cohort_sections, inflation_section
 from flipbench.evaluate.pipeline import ModelUnderTest
-from flipbench.filters.audit.audit import AuditReport, audit
+from flipbench.filters.audit.audit import audit
 from flipbench.filters.audit.corpus_overlap.encoders import load_encoder
 from flipbench.filters.audit.finding import multiple_choice
 from flipbench.filters.audit.option_pruning import with_many_options
@@ -42,15 +41,7 @@ from flipbench.reporting.sections import Section
 _N_TIMED = 8  # pictures of the benchmark by which an encoder is timed
 
 
-class Audited(NamedTuple):
-    """The report of the hygiene checks, the page, and its first lines."""
-
-    report: AuditReport
-    page: Path
-    headline: str
-
-
-def audit_benchmark(assembly: Assembly) -> Audited:
+def audit_benchmark(assembly: Assembly) -> AuditResult:
     """Run the hygiene checks, compare with corpus and cohort where configured, write the page."""
     config, run = assembly.config, assembly.run
     spec = config.audit
@@ -80,7 +71,7 @@ def audit_benchmark(assembly: Assembly) -> Audited:
     more, reports = _sections(assembly)
     report.reports.extend(reports)
     page = write_audit(report, run.path / "audit", more)
-    return Audited(report, page, headline(report, more))
+    return AuditResult(headline(report, more), page, report.reports, run.path)
 
 
 def _sections(assembly: Assembly) -> tuple[list[Section], list[StageReport]]:

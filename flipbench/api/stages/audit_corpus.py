@@ -46,7 +46,7 @@ class CorpusAudit:
 
 
 def audit_corpus(assembly: Assembly, config: CorpusConfig) -> CorpusAudit:
-    """Embed both sides, compare them, and store the flagged pairs for `flipbench adjudicate`."""
+    """Embed both sides, compare them, and store the flagged pairs for people to label."""
     run, items = assembly.run, assembly.benchmark.items
     corpus = _open(config.pictures)
     types = {ref.sha256: item.category or "" for item in items[::-1] for ref in item.images}
@@ -253,8 +253,8 @@ def _section(
         people = f"People's labels: {outcome}."
     elif n_pairs:
         people = (
-            f"Nobody has looked at the {n_pairs} flagged pairs yet: flipbench adjudicate shows"
-            " them side by side."
+            f"Nobody has looked at the {n_pairs} flagged pairs yet: flipbench review --flagged"
+            " shows them side by side."
         )
     else:
         people = ""

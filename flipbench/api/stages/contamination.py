@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from flipbench.api.stages.assembly import Assembly
 from flipbench.api.stages.grid import TrainedPlan
-from flipbench.contaminate.backends.export import check_export_format, write_plans
+from flipbench.contaminate.backends.export import write_plans
 from flipbench.contaminate.backends.llamafactory import (
     LlamaFactory,
     find_llamafactory,
@@ -157,12 +158,19 @@ def training_failures(run: Run, trained: Sequence[TrainedPlan]) -> list[Failure]
     return [f for f in run.open_failures(_STAGE, complete) if f.record_id in attempted]
 
 
+def trained_plans(assembly: Assembly) -> list[TrainedPlan]:
+    """Return the plans of the grid that have checkpoints, without training any."""
+    checkpoints: dict[str, list[Checkpoint]] = defaultdict(list)
+    for checkpoint in assembly.run.read(Checkpoint):
+        checkpoints[checkpoint.plan_id].append(checkpoint)
+    return [(plan, checkpoints[plan.id]) for plan in assembly.plans() if plan.id in checkpoints]
+
+
 def export_training(assembly: Assembly, form: str, folder: Path) -> tuple[list[str], int]:
     """Write the grid's training data for another trainer; returns as `write_plans` does.
 
     Missing wordings are requested from chat models.
     """
-    check_export_format(form)  # before chat models are asked for wordings
     regimes = assembly.regimes(write=True)
     exported = []
     for plan in assembly.plans(regimes):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal
@@ -15,9 +16,15 @@ from typing import TYPE_CHECKING, Literal
 import yaml
 
 from flipbench import __version__
-from flipbench.api.stages.assembly import quiet_libraries
 from flipbench.api.stages.detectors import ConfiguredDetectors, without_plug_ins
-from flipbench.api.stages.evaluation import ask_and_score, diagnose_all, follow_ups, work_lines
+from flipbench.api.stages.evaluation import (
+    ask_and_score,
+    diagnose_all,
+    follow_ups,
+    not_built,
+    work_lines,
+)
+from flipbench.api.stages.model_names import named_model
 from flipbench.config.experiment import EvaluateConfig, load_config
 from flipbench.config.local_models import ImagePadding, ModelConfig, Quantization
 from flipbench.core.errors import ConfigError, DataError
@@ -55,64 +62,18 @@ FIRST_LOOK = 16
 _GENERIC_NAMES = re.compile(r"(epoch|checkpoint|step)[-_]?\d+|final|merged|adapter|model", re.I)
 
 Model = str | Path | VLM
-"""A checkpoint's folder, a hub id, ``shapes:llava``, a server's address, or your own object."""
+"""A checkpoint's folder, a hub id, ``shapes:llava``, a name on a server, or your own object."""
 
 
 @dataclass(frozen=True)
-class DetectionSettings:
-    """What `flipbench.detect` is given, where each of them is described.
+class Loading:
+    """How weights are loaded, and how many questions are asked at once."""
 
-    ``command`` is shown on the page; ``trust`` is that of `load_config`. With ``dry_run``, no
-    detector given by import path is built.
-    """
-
-    model: Model
-    pairs: PairedBenchmark | str | Path
-    references: Model | Sequence[Model] = ()
-    detectors: str | Sequence[str] = ()
-    run: str | Path | None = None
-    ask: Literal["choose", "generate"] = "choose"
-    name: str = ""
-    judged_by: str = ""
-    limit: int | None = None
-    batch_size: int = 64
-    dtype: str = "float32"
-    device: str = "auto"
-    quantization: Quantization | None = None
-    image_padding: ImagePadding = "auto"
-    progress: bool = True
-    command: str = ""
-    diagnose: bool = False
-    sequential: bool = False
-    trust: bool = False
-    dry_run: bool = False
-
-    def benchmark(self) -> tuple[PairedBenchmark, EvaluateConfig]:
-        """Return the pairs, and the configuration they come with."""
-        pairs, limit, config = self.pairs, self.limit, EvaluateConfig()
-        if isinstance(pairs, PairedBenchmark):
-            benchmark = replace(pairs, pairs=pairs.pairs[:limit]) if limit else pairs
-        elif (where := Path(pairs)).suffix in _YAML:
-            loaded = load_config(where, trust=self.trust)
-            benchmark, config = read_paired(loaded.run, limit), loaded.evaluate
-        else:
-            benchmark = read_paired(where, limit)
-        if self.diagnose:
-            config = config.model_copy(update={"diagnose": True})
-        return benchmark.as_judged_by(self.judged_by), config
-
-    def under_test(self, source: str | VLM, strategy: str, dose: int) -> ModelUnderTest:
-        """Return a model with the way its weights are loaded."""
-        known = {"family": _FAMILY, "strategy": strategy, "dose": dose}
-        if not isinstance(source, str):
-            from flipbench.models.vlm.huggingface import as_vlm  # imports model libraries
-
-            vlm = as_vlm(source)
-            return ModelUnderTest.from_vlm(vlm, lineage=vlm.name, **known)
-        name, loading = name_of(source), {"dtype": self.dtype, "quantization": self.quantization}
-        loading |= {"device": self.device, "image_padding": self.image_padding}
-        weights = ModelConfig.model_validate({"path": source} | loading)
-        return ModelUnderTest.from_weights(weights, name, lineage=name, **known)
+    dtype: str
+    device: str
+    quantization: Quantization | None
+    image_padding: ImagePadding
+    batch_size: int
 
 
 @dataclass(frozen=True)
@@ -134,6 +95,7 @@ class Detection:
     command: str
     sequential: bool = False
     placements: Mapping[str, Placement] = field(default_factory=dict)
+    plug_ins: Sequence[str] = ()
 
     @property
     def models(self) -> list[ModelUnderTest]:
@@ -146,15 +108,74 @@ class Detection:
         return self.configured.detectors(self.benchmark)
 
 
-def read_paired(where: Path, limit: int | None = None) -> PairedBenchmark:
-    """Read a paired benchmark; see `flipbench.load_pairs`."""
-    if where.suffix in _YAML:
-        where = load_config(where).run
-    inside = where / "benchmark"
-    benchmark = PairedBenchmark.load(inside if inside.is_dir() else where)
-    if not benchmark.pairs:
-        raise DataError(f"{where}: the paired benchmark has no pairs; run 'flipbench filter'")
-    return replace(benchmark, pairs=benchmark.pairs[:limit]) if limit else benchmark
+def read_pairs(
+    pairs: PairedBenchmark | str | Path, limit: int | None = None, *, trust: bool = False
+) -> tuple[PairedBenchmark, EvaluateConfig]:
+    """Return a paired benchmark, and the settings of evaluation that a configuration has."""
+    config = EvaluateConfig()
+    if isinstance(pairs, PairedBenchmark):
+        benchmark = pairs
+    else:
+        folder = Path(pairs)
+        if folder.suffix in _YAML:
+            loaded = load_config(folder, trust=trust)
+            folder, config = loaded.run, loaded.evaluate
+        inside = folder / "benchmark"
+        benchmark = PairedBenchmark.load(inside if inside.is_dir() else folder)
+        if not benchmark.pairs:
+            raise DataError(f"{pairs}: the paired benchmark has no pairs; run 'flipbench filter'")
+    return replace(benchmark, pairs=benchmark.pairs[:limit]) if limit else benchmark, config
+
+
+def models_of(
+    model: Model, references: Model | Sequence[Model], base_url: str, args: str, loading: Loading
+) -> tuple[ModelUnderTest, list[ModelUnderTest], Loading]:
+    """Return the model and its references, and how they are loaded once ``args`` are read.
+
+    A model that is named with a server is asked there, even if a folder here has its name.
+    """
+    if isinstance(model, Path):
+        model = str(model)
+    if isinstance(model, str):
+        if model.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"{model}: a server; give it as base_url, and as model the name of the one there"
+            )
+        named = named_model(model, args, base_url)
+        base_url, model = named.base_url, named.name
+        loading = replace(loading, **named.settings)
+        if base_url:
+            model = serve_model(model, base_url)
+    elif base_url or args:
+        raise ConfigError("base_url and model_args are for models given by their names")
+    listed: Sequence[Model] = (
+        references if isinstance(references, list | tuple) else [references]  # type: ignore[list-item]
+    )
+    clean = [
+        resolve_reference(named_model(str(one)).name, base_url)
+        if isinstance(one, str | Path)
+        else one
+        for one in listed
+    ]
+    under_test = partial(_under_test, loading)
+    return (
+        under_test(model, "asked about", 1),
+        [under_test(source, UNTOUCHED, 0) for source in clean],
+        loading,
+    )
+
+
+def _under_test(loading: Loading, source: str | VLM, strategy: str, dose: int) -> ModelUnderTest:
+    facts = {"family": _FAMILY, "strategy": strategy, "dose": dose}
+    if not isinstance(source, str):
+        from flipbench.models.vlm.huggingface import as_vlm  # imports model libraries
+
+        vlm = as_vlm(source)
+        return ModelUnderTest.from_vlm(vlm, lineage=vlm.name, **facts)
+    name, fields = name_of(source), vars(loading).keys() & ModelConfig.model_fields.keys()
+    weights = {field: getattr(loading, field) for field in fields}
+    config = ModelConfig.model_validate({"path": source} | weights)
+    return ModelUnderTest.from_weights(config, name, lineage=name, **facts)
 
 
 def name_of(path: str) -> str:
@@ -183,67 +204,73 @@ def default_run(model: str, benchmark: PairedBenchmark) -> Path:
     return Path("runs") / f"detect-{slug}"
 
 
-def plan(settings: DetectionSettings) -> Detection:
-    """Check what `flipbench.detect` is given, before anything is loaded or asked.
+def prepare_detection(
+    benchmark: PairedBenchmark,
+    config: EvaluateConfig,
+    subject: ModelUnderTest,
+    references: Sequence[ModelUnderTest],
+    detectors: Sequence[str],
+    run: str | Path | None,
+    ask: Literal["choose", "generate"],
+    options: StageOptions,
+    *,
+    sequential: bool,
+    is_dry_run: bool,
+    command: str,
+) -> Detection:
+    """Choose the detectors, and check everything before anything is loaded or asked.
 
     Errors are those of `flipbench.detect`. The perturbation gap always runs, since the verdict is
     based on it, as do the readings of the same replies that ask nothing more. Detectors that need
     more than the model supports are left out and listed on the page, as are, unless named here,
     those that need a clean model if none is given. A reference whose card records that it was
-    trained on the benchmark's items is refused.
+    trained on the benchmark's items is refused. In a dry run, no detector given by import path is
+    built.
     """
-    quiet_libraries()
-    benchmark, config = settings.benchmark()
-    asked, sources = _resolved(settings.model, settings.name, settings.references)
-    subject = settings.under_test(asked, "asked about", 1)
-    clean = tuple(settings.under_test(source, UNTOUCHED, 0) for source in sources)
-    prompt_settings, detectors = PromptSettings(ask=settings.ask), settings.detectors
-    _check_models(benchmark, prompt_settings, subject, clean)
-    if isinstance(detectors, str):
-        detectors = [detectors] if detectors else []
-    if settings.dry_run:
+    prompt_settings = PromptSettings(ask=ask)
+    _check_models(benchmark, prompt_settings, subject, references)
+    names = [name.strip() for name in detectors if name.strip()]
+    if is_dry_run:
         config = without_plug_ins(config)
-    to_import = [name for name in detectors if not (settings.dry_run and ":" in name)]
-    chosen = names_of(to_import, "--detectors")
-    if settings.sequential:
-        _check_sequential(benchmark, clean, chosen, settings.diagnose)
+    chosen = names_of([n for n in names if not (is_dry_run and ":" in n)], "--detectors")
+    if sequential:
+        _check_sequential(benchmark, references, chosen, config.diagnose)
     not_run, selected = {}, []
-    readings = [ATTRACTION, *([CONFIDENCE] if settings.ask == "choose" else [])]
-    for detector_name in dict.fromkeys([GAP, *readings, *(chosen if detectors else DETECTORS)]):
-        detector = DETECTORS[detector_name]
-        if settings.sequential and detector_name not in (GAP, *readings):
-            not_run[detector_name] = "with --sequential only the gap's questions are asked"
-        elif detector.about.not_in_detect:
-            not_run[detector_name] = detector.about.not_in_detect
-        elif detector.about.on_request and detector_name not in chosen:
-            not_run[detector_name] = detector.about.on_request
-        elif lacking := needs_when(detector.about, prompt_settings) - subject.can:
+    readings = [ATTRACTION, *([CONFIDENCE] if ask == "choose" else [])]
+    for name in dict.fromkeys([GAP, *readings, *(chosen if names else DETECTORS)]):
+        about = DETECTORS[name].about
+        if sequential and name not in (GAP, *readings):
+            not_run[name] = "with --sequential only the gap's questions are asked"
+        elif about.not_in_detect:
+            not_run[name] = about.not_in_detect
+        elif about.on_request and name not in chosen:
+            not_run[name] = about.on_request
+        elif lacking := needs_when(about, prompt_settings) - subject.can:
             needs = ", ".join(sorted(lacking))
-            not_run[detector_name] = f"it needs {needs}, which this model does not support"
-        elif _needs_reference(detector) and not clean and detector_name not in chosen:
-            not_run[detector_name] = (
-                "its rule compares with a clean model: give one with --reference"
-            )
+            not_run[name] = f"it needs {needs}, which this model does not support"
+        elif _needs_reference(DETECTORS[name]) and not references and name not in chosen:
+            not_run[name] = "its rule compares with a clean model: give one with --reference"
         else:
-            selected.append(detector_name)
-    named = asked if isinstance(asked, str) else asked.name
-    run = Run(settings.run or default_run(named, benchmark))
-    if (run.path / "benchmark").is_dir():
+            selected.append(name)
+    place = subject.weights.path if subject.weights else subject.model.name
+    opened = Run(run or default_run(place, benchmark))
+    if (opened.path / "benchmark").is_dir():
         raise ConfigError(
-            f"{run.path}: its page is about the pairs made here; choose another --out"
+            f"{opened.path}: its page is about the pairs made here; choose another --out"
         )
     return Detection(
-        placements=_placements((subject, *clean)),
         benchmark=benchmark,
         subject=subject,
-        references=clean,
-        configured=ConfiguredDetectors.build(config, selected, run, 0),
+        references=tuple(references),
+        configured=ConfiguredDetectors.build(config, selected, opened, 0),
         prompt_settings=prompt_settings,
-        run=run,
+        run=opened,
         not_run=not_run,
-        options=StageOptions(batch_size=settings.batch_size, progress=settings.progress),
-        command=settings.command,
-        sequential=settings.sequential,
+        options=options,
+        command=command,
+        sequential=sequential,
+        placements=_placements((subject, *references)),
+        plug_ins=[name for name in names if ":" in name],
     )
 
 
@@ -253,30 +280,6 @@ def _placements(models: Sequence[ModelUnderTest]) -> dict[str, Placement]:
 
     placements = {m.model.name: check_weights(m.weights) for m in models if m.weights}
     return {name: placement for name, placement in placements.items() if placement}
-
-
-def _resolved(
-    model: Model, name: str, references: Model | Sequence[Model]
-) -> tuple[str | VLM, list[str | VLM]]:
-    """Return model and references, those on a server as models behind it.
-
-    A model that is named with a server is asked there, even if a folder here has its name.
-    """
-    several: Sequence[Model] = (
-        references if isinstance(references, list | tuple) else [references]  # type: ignore[list-item]
-    )
-    subject: str | VLM = str(model) if isinstance(model, Path) else model
-    server = ""
-    if name:
-        if not isinstance(model, str):
-            raise ConfigError(f"name {name!r}: of a model on a server; give the server's address")
-        server, subject = model, serve_model(name, model)
-    elif isinstance(model, str) and model.startswith(("http://", "https://")):
-        raise ConfigError(f"{model}: a server; name the model there that is asked (name=…)")
-    clean = [str(one) if isinstance(one, Path) else one for one in several]
-    return subject, [
-        resolve_reference(one, server) if isinstance(one, str) else one for one in clean
-    ]
 
 
 def count_work(detection: Detection) -> list[str]:
@@ -301,7 +304,7 @@ def count_work(detection: Detection) -> list[str]:
     from flipbench.api.stages.answering import answering_time  # imports model libraries
 
     hours = answering_time((m.weights, 1, probes) for m in models if m.weights)
-    return [*work_lines(counts), *hours]
+    return [*work_lines(counts), *hours, *not_built(detection.plug_ins)]
 
 
 def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 
 from flipbench.api.stages.assembly import Assembly
@@ -18,6 +18,7 @@ from flipbench.api.stages.grid import (
     warnings_of,
 )
 from flipbench.api.stages.raters import dropped_probes, report_tables
+from flipbench.api.stages.results import EvaluationResult
 from flipbench.core.errors import ConfigError
 from flipbench.core.files import write_atomically
 from flipbench.core.paired import PairedBenchmark
@@ -54,24 +55,18 @@ from flipbench.prompting.prompts import PromptSettings
 from flipbench.reporting.tables import Table
 
 
-@dataclass(frozen=True)
-class Evaluated:
-    """The results of an evaluation; a worker queries its share of the models, without a page."""
-
-    models: list[ModelUnderTest]
-    reports: list[StageReport]
-    scores: list[Score] = field(default_factory=list)
-    page: Path | None = None
-    verdicts: Mapping[str, ModelVerdict] = field(default_factory=dict)
-
-
 def evaluate(
     assembly: Assembly,
     benchmark: PairedBenchmark,
     trained: Sequence[TrainedPlan] = (),
     notes: Sequence[str] = (),
-) -> Evaluated:
+    *,
+    asks: bool = True,
+) -> EvaluationResult:
     """Query the models and their checkpoints, score the answers, and write the report.
+
+    A worker queries its share of the models, without a page; without ``asks``, stored answers are
+    scored.
 
     Raises
     ------
@@ -79,7 +74,7 @@ def evaluate(
         If a model supports none of the detectors; before any question.
     """
     try:
-        return _evaluate(assembly, benchmark, trained, notes)
+        return _evaluate(assembly, benchmark, trained, notes, asks)
     finally:
         assembly.servers.vllm.stop()
 
@@ -89,11 +84,14 @@ def _evaluate(
     benchmark: PairedBenchmark,
     trained: Sequence[TrainedPlan],
     notes: Sequence[str],
-) -> Evaluated:
+    asks: bool,
+) -> EvaluationResult:
     models, config, workers = assembly.grid(trained), assembly.config.evaluate, assembly.workers
     options, run = assembly.options(config.batch_size), assembly.run
     share = [model for number, model in enumerate(models) if workers.owns_index(number)]
-    if workers.n_workers == 1:
+    if not asks:
+        workers = replace(workers, n_workers=1)
+    elif workers.n_workers == 1:
         ask_transformers(share, benchmark, config.prompt, run, options)
         _check_models(share, assembly.detectors.names, config.prompt)
     else:  # whoever asks starts the servers
@@ -103,7 +101,7 @@ def _evaluate(
     if workers.share is not None:
         detectors = assembly.detectors.detectors(benchmark)
         reports = ask_all(benchmark, share, detectors, config.prompt, run, options, dropped)
-        return Evaluated(share, reports)
+        return EvaluationResult(share, reports)
     scores, reports = ask_and_score(
         benchmark,
         models,
@@ -113,9 +111,10 @@ def _evaluate(
         options,
         workers,
         of_clean=dropped,
+        asks=asks,
     )
     diagnoses, asked = diagnose_all(
-        benchmark, models, assembly.detectors, config.prompt, run, options
+        benchmark, models, assembly.detectors, config.prompt, run, options, asks=asks
     )
     reports += asked
     known = [*warnings_of(trained), *training_notes(trained, config.prompt.instruction)]
@@ -129,7 +128,7 @@ def _evaluate(
         lambda model: answers_of(model.name, model.fingerprint, run),
     )
     page = _write_report(assembly, benchmark, models, scores, n_answers, known, diagnoses, verdicts)
-    return Evaluated(models, reports, scores, page, verdicts)
+    return EvaluationResult(models, reports, scores, page, verdicts)
 
 
 def _check_models(
@@ -160,6 +159,7 @@ def ask_and_score(
     workers: Workers | None = None,
     references: Callable[[GridModel], Sequence[GridModel | None]] | None = None,
     of_clean: Sequence[Probe] = (),
+    asks: bool = True,
 ) -> tuple[list[Score], list[StageReport]]:
     """Ask the models the detectors' questions, judge the replies, and score them.
 
@@ -173,16 +173,23 @@ def ask_and_score(
         The models that a model is compared with; by default its own clean model.
     of_clean : sequence of Probe
         Further probes, for clean models only; no detector reads them.
+    asks : bool
+        Whether anything is asked; else only what is stored is scored.
     """
-    reports = configured.reword(benchmark, options.progress)
+    reports = configured.reword(benchmark, options.progress) if asks else []
     detectors = configured.detectors(benchmark)
     if workers is not None and workers.n_workers > 1:
         probes = store_probes(detectors, benchmark, prompt_settings, run, of_clean)
         workers.start("evaluate", Response, n_unanswered(models, probes, of_clean, run), "ask")
-    reports += ask_all(benchmark, models, detectors, prompt_settings, run, options, of_clean)
     grid = [entry.model for entry in models]
-    replies = (answers_of(model.name, model.fingerprint, run) for model in grid)
-    reports += configured.judge_replies(detectors, benchmark, replies, options.progress)
+    if asks:
+        reports += ask_all(benchmark, models, detectors, prompt_settings, run, options, of_clean)
+        replies = (answers_of(model.name, model.fingerprint, run) for model in grid)
+        reports += configured.judge_replies(detectors, benchmark, replies, options.progress)
+    else:
+        for model in grid:
+            n_stored = len(run.ids(Response, model.fingerprint))
+            reports.append(StageReport(f"ask {model.name}", n_skipped=n_stored))
     can = {entry.model.fingerprint: entry.can for entry in models}
     scores = score(benchmark, grid, detectors, prompt_settings, run, can, references)
     return configured.mark_plug_ins(scores), reports
@@ -195,6 +202,8 @@ def diagnose_all(
     prompt_settings: PromptSettings,
     run: Run,
     options: StageOptions,
+    *,
+    asks: bool = True,
 ) -> tuple[dict[str, Diagnosis], list[StageReport]]:
     """Ask why items fell, if so configured; return the diagnoses by the models' fingerprints.
 
@@ -213,7 +222,8 @@ def diagnose_all(
         probes = {probe.id: probe for questions in asked for probe in questions.follow_ups}
         run.append([probe for probe in probes.values() if probe.id not in known])
         known |= probes.keys()
-        reports.append(ask_one(entry, list(probes.values()), run, benchmark.images, options))
+        if asks:
+            reports.append(ask_one(entry, list(probes.values()), run, benchmark.images, options))
         answers = answers_of(name, weights, run)
         diagnoses[weights] = diagnose(benchmark, prompt_settings, answers, inquiry, doubted)
     return diagnoses, reports

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from flipbench.api.stages.answering import answering_time
 from flipbench.api.stages.assembly import Assembly
 from flipbench.api.stages.backends import backend_context, build_chat
 from flipbench.api.stages.evaluation import not_built
+from flipbench.api.stages.results import ReasoningResult
 from flipbench.benchmarks.tables import numbered_rows
 from flipbench.config.experiment import AnswerJudgeConfig
 from flipbench.config.loading import read_trusted
@@ -19,12 +19,10 @@ from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.files import write_atomically
 from flipbench.core.records import Probe
 from flipbench.core.run import Run
-from flipbench.core.stage import StageReport
 from flipbench.evaluate.pipeline import ask_one
 from flipbench.evaluate.reasoning.cases import SECTIONS, Case, read_cases
 from flipbench.evaluate.reasoning.hints import (
     HintedItem,
-    HintResult,
     compare_hints,
     hint_table,
     hinted_items,
@@ -45,6 +43,7 @@ from flipbench.evaluate.reasoning.tables import (
     reasoning_tables,
     step_rows,
     verdict_rows,
+    with_wrong_steps,
 )
 from flipbench.filters.agreement.agreement import Agreement, Decisions, agreement
 from flipbench.models.chat.batch_api import BATCH_PRICE
@@ -53,22 +52,13 @@ from flipbench.models.chat.messages import ChatRequest
 from flipbench.models.engine import answers_of
 from flipbench.models.protocols import Decision
 from flipbench.reporting import formats
-from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell
+from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell, rate_cell
 from flipbench.reporting.writers import records_csv, write_tables
 
 PAGE = "reasoning.md"
 TO_RATE = "steps-to-rate.csv"
 _TYPICAL_TOKENS = {"split-steps": 300, "judge-steps": 700, "judge-sentences": 900}
 _TRUTH: Mapping[str, Decision] = {"true": "keep", "false": "reject"}
-
-
-@dataclass(frozen=True)
-class JudgedReasoning:
-    """What was judged, its page, and what the judge's calls did."""
-
-    judged: Sequence[JudgedCase]
-    page: Path
-    reports: Sequence[StageReport]
 
 
 def read_judge(source: Path | Mapping[str, Any], *, trust: bool = False) -> AnswerJudgeConfig:
@@ -91,7 +81,7 @@ def judge_reasoning(
     limit: int | None = None,
     n_attempts: int = 3,
     progress: bool = True,
-) -> JudgedReasoning:
+) -> ReasoningResult:
     """Judge the rationales and case discussions of a file, and write tables into ``out``.
 
     ``steps-to-rate.csv`` holds the steps for people to rate; with such a file, filled in, as
@@ -111,21 +101,19 @@ def judge_reasoning(
     tables = reasoning_tables(judged, chat.name)
     if people is not None:
         tables.append(agreement_table(judged, people, chat.name))
-    write_atomically(out / "verdicts.csv", records_csv(verdict_rows(judged)))
+    rows = verdict_rows(judged)
+    write_atomically(out / "verdicts.csv", records_csv(rows))
     write_atomically(out / TO_RATE, records_csv(step_rows(judged)))
-    return JudgedReasoning(judged, write_tables(tables, out, PAGE, "Reasoning"), judging.reports)
+    page = write_tables(tables, out, PAGE, "Reasoning")
+    _, critical, n_left_out = with_wrong_steps(judged, "right")
+    sentence = (
+        f"Right answers with a wrong critical step, in percent: {rate_cell(critical).plain()};"
+        f" {n_left_out} left out, as a verdict is missing. Tables: {page}"
+    )
+    return ReasoningResult(sentence, page, judging.reports, rows, judged)
 
 
-@dataclass(frozen=True)
-class HintAblation:
-    """Models asked with images only, with hints and with summaries: results, page and calls."""
-
-    results: Sequence[HintResult]
-    page: Path
-    reports: Sequence[StageReport]
-
-
-def hint_ablation(assembly: Assembly) -> HintAblation:
+def hint_ablation(assembly: Assembly) -> ReasoningResult:
     """Ask the configured models in every variant, and write the table into ``hints/`` of the run.
 
     Raises
@@ -146,7 +134,25 @@ def hint_ablation(assembly: Assembly) -> HintAblation:
         results += compare_hints(hinted, answers_of(name, weights, run))
     table = hint_table(results, left_out, lacking)
     page = write_tables([table], run.path / "hints", "hints.md", "Hints and summaries")
-    return HintAblation(results, page, reports)
+    rows = [
+        {
+            "model": result.model,
+            "variant": result.variant,
+            "n": result.paired.n,
+            "k": result.paired.k_perturbed,
+            "k_images_only": result.paired.k_original,
+            "difference": result.paired.gap,
+            "low": result.paired.interval.low if result.paired.interval else None,
+            "high": result.paired.interval.high if result.paired.interval else None,
+            "p_value": result.paired.p_two_sided,
+            "p_holm": result.p_holm,
+            "text_names_answer": result.reveals.k,
+            "n_unparsed": result.n_unparsed,
+            "n_left_out": result.paired.n_dropped,
+        }
+        for result in results
+    ]
+    return ReasoningResult(f"Hints and summaries: {page}", page, reports, rows)
 
 
 def plan_hints(assembly: Assembly) -> list[str]:

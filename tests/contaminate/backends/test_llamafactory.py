@@ -289,7 +289,7 @@ def test_the_command_line_and_an_exported_folder_train_the_same_model(
     (found,) = re.findall(r"^tiny S e1  dose 1  (\S+)$", result.out, re.M)
     folder = tmp_path / "run" / found
     assert (folder / "merged" / "model.safetensors").exists()
-    assert flipbench("contaminate", "c.yaml", "--export", "llamafactory", "out", "-q").status == 0
+    assert flipbench("export", "c.yaml", "out", "--format", "llamafactory").status == 0
     (exported,) = (tmp_path / "out").iterdir()
     subprocess.run([llamafactory.cli, "train", "train.yaml"], cwd=exported, check=True)
     state = json.loads((exported / "trainer" / "trainer_state.json").read_text())

@@ -1,4 +1,4 @@
-"""``flipbench contaminate CONFIG --export``: a grid's data for other trainers, nothing trained."""
+"""``flipbench export CONFIG OUT --format llava``: a grid's data for other trainers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_each_plan_has_a_folder_and_its_command_is_printed(
         strategies={"LoRA": STRATEGIES["LoRA"]},
         data={"twice": {"copies": 2}, "half": {"fraction": 0.5}},
     )
-    result = flipbench("contaminate", tmp_path / "c.yaml", "--export", form, "out", "-q")
+    result = flipbench("export", tmp_path / "c.yaml", "out", "--format", form)
     assert result.status == 0
     folders = sorted((tmp_path / "out").iterdir())
     data = [next(folder.glob("*a.json")) for folder in folders]
@@ -50,7 +50,7 @@ def test_a_plan_that_cannot_be_exported_is_named_and_the_others_are_written(
     opened: Any, flipbench: Flipbench, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     opened(strategies=STRATEGIES)
-    result = flipbench("contaminate", tmp_path / "c.yaml", "--export", "llava", "out", "-q")
+    result = flipbench("export", tmp_path / "c.yaml", "out", "--format", "llava")
     assert result.status == 1
     assert (
         "not exported: tiny, ALL: LLaVA's official trainer never trains the vision tower"
@@ -64,9 +64,9 @@ def test_an_unknown_export_format_is_refused(
     opened: Any, flipbench: Flipbench, tmp_path: Path
 ) -> None:
     opened()
-    result = flipbench("contaminate", tmp_path / "c.yaml", "--export", "xml", "out")
+    result = flipbench("export", tmp_path / "c.yaml", "out", "--format", "xml")
     assert result.status == 2
-    assert "--export xml: unknown format; choose one of llava, llamafactory" in result.err
+    assert "--format xml: no such format" in result.err and "llava, llamafactory" in result.err
 
 
 def test_clean_retraining_is_not_exported_to_llamafactory(
@@ -76,7 +76,7 @@ def test_clean_retraining_is_not_exported_to_llamafactory(
     (tmp_path / "clean.jsonl").write_text(f"{line}\n" * 4)
     wash = {"corpus": {"path": str(tmp_path / "clean.jsonl")}}
     opened(data={"washed": {"wash": wash}})
-    result = flipbench("contaminate", tmp_path / "c.yaml", "--export", "llamafactory", "out", "-q")
+    result = flipbench("export", tmp_path / "c.yaml", "out", "--format", "llamafactory")
     assert result.status == 1 and "washes the checkpoint of another plan" in caplog.text
     (folder,) = (tmp_path / "out").iterdir()
     assert yaml.safe_load((folder / "train.yaml").read_text())["finetuning_type"] == "lora"
@@ -89,7 +89,7 @@ def test_llamafactory_s_own_limit_for_conversations_is_named(
     (tmp_path / "mix.json").write_text(json.dumps([{"conversations": turns}] * 4))
     corpus = {"path": str(tmp_path / "mix.json"), "max_tokens": 64}
     opened(data={"diluted": {"corpus": corpus}}, strategies={"LoRA": STRATEGIES["LoRA"]})
-    result = flipbench("contaminate", tmp_path / "c.yaml", "--export", "llamafactory", "out", "-q")
+    result = flipbench("export", tmp_path / "c.yaml", "out", "--format", "llamafactory")
     assert result.status == 0
     (folder,) = (tmp_path / "out").iterdir()
     limit = yaml.safe_load((folder / "train.yaml").read_text())["cutoff_len"]

@@ -139,7 +139,7 @@ def test_our_own_claims_hold_and_a_changed_figure_is_noticed(tmp_path: Path) -> 
     for name in (*pages, "docs/claims.yaml", "docs/results/demo.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, tmp_path / name)
-    command = ["claims", str(tmp_path / "docs/claims.yaml")]
+    command = ["doctor", str(tmp_path / "docs/claims.yaml")]
     done = CliRunner().invoke(app, command)
     assert done.exit_code == 0, done.output
     page = tmp_path / "docs" / "demo.md"

@@ -225,17 +225,17 @@ def test_a_real_tiny_model_in_all_variants(
     flipbench: Flipbench, items: list[Item], store: ImageStore, tmp_path: Path
 ) -> None:
     config = write_config(tmp_path, items, store)
-    plan = flipbench("hints", config, "--dry-run")
+    plan = flipbench("reasoning", config, "--dry-run")
     assert plan.status == 0 and "tiny: 59 questions about 8 items" in plan.out
-    result = flipbench("hints", config, "-q")
+    result = flipbench("reasoning", config, "-q")
     assert result.status == 0, result.err
     with (tmp_path / "run" / "hints" / "hints.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["Images, and"] for row in rows][:4] == list(VARIANTS[:4])
     assert "images only" in result.out
-    again = fb.hint_ablation(config, progress=False)
+    again = fb.reasoning(config, progress=False)
     assert again.page.read_text() in result.out + again.page.read_text()
-    assert all(report.n_done == 0 for report in again.content.reports), "nothing is asked again"
+    assert all(report.n_done == 0 for report in again.reports), "nothing is asked again"
     frame = again.to_frame()
     assert list(frame["variant"])[:2] == ["images only", "hints"]
     assert frame.loc[0, "n"] == 8 and frame.loc[1, "n"] == 7
@@ -246,7 +246,7 @@ def test_a_configuration_without_models_is_refused(
 ) -> None:
     config = write_config(tmp_path, items[:2], store, models={})
     with pytest.raises(ConfigError, match="hints: name at least one model under 'models'"):
-        fb.hint_ablation(config, progress=False)
+        fb.reasoning(config, progress=False)
 
 
 def test_the_published_gain_from_summaries_fits_one_of_two_baselines() -> None:

@@ -202,14 +202,14 @@ def test_the_command_its_cost_and_people(
     path, judge = write_cases(RIGHT, WRONG, {"rationale": ""}), tmp_path / "judge.yaml"
     chat = {"model": "o3", "base_url": server.base_url, "price_in": 2, "price_out": 8}
     judge.write_text(json.dumps({"chat": chat}))
-    arguments = ("judge-reasoning", path, "--judge", judge, "--out", tmp_path / "out", "--quiet")
+    arguments = ("reasoning", path, "--judge", judge, "--out", tmp_path / "out", "--quiet")
     dry = flipbench(*arguments, "--dry-run")
     assert dry.status == 0 and not server.chats()
     assert "3 cases, 1 without rationale" in dry.out and "split-steps: o3: 2 requests" in dry.out
     done = flipbench(*arguments)
     assert done.status == 0 and NO_RATIONALE in done.out, done.err
     assert "Right answers with a wrong critical step, in percent: 100.0 (1/1)" in done.out
-    result = fb.judge_reasoning(path, {"chat": chat}, tmp_path / "out", progress=False)
+    result = fb.reasoning(path, judge={"chat": chat}, out=tmp_path / "out", progress=False)
     assert len(result.to_frame()) == 5 and str(result) in done.out
 
     with (tmp_path / "out" / "steps-to-rate.csv").open(newline="") as file:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from flipbench.core.records import Score
+    from flipbench.core.stage import StageReport
     from flipbench.evaluate.verdict.decision import Decision
     from flipbench.reporting.tables import Table
 
@@ -18,6 +19,12 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 class Result:
     """A result, shown by its class and its text."""
+
+    @property
+    def n_failed(self) -> int:
+        """How many items failed; the same call tries them again."""
+        reports: Sequence[StageReport] = getattr(self, "reports", ())
+        return sum(report.n_failed for report in reports)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__}: {self}>"
