@@ -31,6 +31,8 @@ class ReviewResult(Result):
         What was written.
     problems : sequence of str
         Rows that were left out of an import.
+    experiment : Experiment or None
+        Whose raters were compared.
     """
 
     run: Path
@@ -38,6 +40,7 @@ class ReviewResult(Result):
     text: str = ""
     file: Path | None = None
     problems: Sequence[str] = ()
+    experiment: Experiment | None = None
 
     @property
     def n_failed(self) -> int:
@@ -164,6 +167,6 @@ def _agreement(run: Path, config: Path, reference: str, flagged: bool, trust: bo
 
     if not config.exists():
         raise ConfigError(f"{run}: nothing was filtered yet; run 'flipbench filter'")
-    parts = Experiment(config, overrides, trust=trust).parts
-    text, page = compare_raters_of(parts, reference)
-    return ReviewResult(run, "agreement", text, page)
+    experiment = Experiment(config, overrides, trust=trust)
+    text, page = compare_raters_of(experiment.parts, reference)
+    return ReviewResult(run, "agreement", text, page, experiment=experiment)

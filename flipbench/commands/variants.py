@@ -91,6 +91,10 @@ def show_review(result: ReviewResult, invocation: Invocation) -> int:
     if result.what == "agreement":
         say_markdown(result.text)
         say(result.file)
+        if result.experiment is not None:
+            typed = invocation.typed["run"]
+            config = typed if typed.endswith((".yaml", ".yml")) else run / "config.yaml"
+            say_next(Invocation({"config": config}, result.experiment).with_pairs())
         return 0
     if result.text:
         say(result.text)
