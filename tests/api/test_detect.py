@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,19 +105,19 @@ def test_a_real_checkpoint(
 
 
 @pytest.mark.parametrize(
-    ("model", "name", "message"),
+    ("model", "address", "message"),
     [
         ("no/such/model", "", "no/such/model"),
-        ("http://localhost:1/v1", "", r"name the model there that is asked \(name=…\)"),
-        (Path("mine"), "my-vlm", "give the server's address"),
-        ("no address", "my-vlm", "--base-url no address"),
+        ("http://localhost:1/v1", "", "a server; give it as base_url, and as model the name"),
+        (object(), "http://localhost:1/v1", "for models given by their names"),
+        ("my-vlm", "no address", "--base-url no address"),
     ],
 )
 def test_a_wrong_model_is_named(
-    pairs: PairedBenchmark, tmp_path: Path, model: str | Path, name: str, message: str
+    pairs: PairedBenchmark, tmp_path: Path, model: Any, address: str, message: str
 ) -> None:
     with pytest.raises(FlipbenchError, match=message):
-        fb.detect(model, pairs, run=tmp_path / "run", name=name)
+        fb.detect(model, pairs, run=tmp_path / "run", base_url=address)
 
 
 def test_a_wrong_detector_is_named(pairs: PairedBenchmark, tmp_path: Path) -> None:
