@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 import numpy as np
 from scipy import stats
@@ -21,7 +22,7 @@ from flipbench.core.rates import LEVEL, Rate
 from flipbench.core.records import Interval, Item
 from flipbench.prompting.prompts import LETTERS
 from flipbench.reporting import formats
-from flipbench.reporting.tables import Cell, Column, Row, Table
+from flipbench.reporting.tables import Cell, Content, Row, Table, build_table
 
 Outcomes = Mapping[str, bool | None]
 N_SIMULATIONS = 9_999
@@ -110,10 +111,10 @@ def compare_kept(
     shifts, kept_only = [], {}
     is_kept = [item.id in kept_ids for item in items]
     n_dropped = is_kept.count(False)
-    for model, right in outcomes.items():
-        answered = [item for item in items if right.get(item.id) is not None]
+    for model, is_right in outcomes.items():
+        answered = [item for item in items if is_right.get(item.id) is not None]
         kept = [item for item in answered if item.id in kept_ids]
-        k_all, k_kept = (sum(bool(right[i.id]) for i in part) for part in (answered, kept))
+        k_all, k_kept = (sum(bool(is_right[i.id]) for i in part) for part in (answered, kept))
         if n_dropped and len(kept) == len(answered):
             kept_only[model] = Rate.wilson(k_kept, len(kept))
             continue
@@ -204,46 +205,49 @@ def distribution_shift(
 
 def representativeness_tables(comparison: Representativeness) -> list[Table]:
     """Return the distributions and the accuracies as tables; captions name what is missing."""
-    groups = []
     has_models = bool(comparison.accuracies or comparison.kept_only)
-    kept_only = [
-        Row(model, tuple(map(Cell, (_NOT_ASKED, formats.rate(rate), *[formats.NOTHING] * 4))))
-        for model, rate in comparison.kept_only.items()
-    ]
-    for d in comparison.distributions:
-        n_all, n_kept = sum(d.everything), sum(d.kept)
-        rows = [
-            Row(label or "(none)", (_share(a, n_all), _share(k, n_kept), Cell(""), Cell("")))
-            for label, a, k in zip(d.labels, d.everything, d.kept, strict=True)
-        ]
-        total = (str(n_all), str(n_kept), f"{d.distance:.3f}", _p(d.p_value))
-        rows.append(Row("total", tuple(map(Cell, total))))
-        groups.append((d.what.capitalize(), tuple(rows)))
-    distributions = Table(
+    distributions = build_table(
         "kept_distributions",
         "Labels among all and among the kept items; total variation distance between the two, and"
         " the simulated chi-square p-value of kept against dropped items."
-        + ("" if has_models else f" {_NO_MODEL}"),
+        + ("" if has_models else " Accuracies are missing: no clean model was asked."),
         "Label",
-        tuple(map(Column, ("All items", "Kept items", "Distance", "p"))),
-        tuple(groups),
+        [(name, itemgetter(i)) for i, name in enumerate(("All items", "Kept items", *_TESTS))],
+        {d.what.capitalize(): _distribution_rows(d) for d in comparison.distributions},
     )
     if not has_models:
         return [distributions]
-    accuracies = Table(
+    not_asked = (
+        " Not asked: the model has no answer to any of the"
+        f" {comparison.n_dropped:,} items that were not kept; evaluate.originals: all asks about"
+        " them."
+    )
+    columns: list[tuple[str, Callable[[AccuracyShift], Content]]] = [
+        ("All items", lambda shift: formats.rate(shift.everything)),
+        ("Kept items", lambda shift: formats.rate(shift.kept)),
+        ("Kept − all", _difference),
+        ("p", lambda shift: _p(shift.p_value)),
+        ("p (Holm)", lambda shift: _p(shift.p_adjusted)),
+        ("Unanswered", lambda shift: shift.n_unanswered),
+    ]
+    accuracies = build_table(
         "kept_accuracy",
         "Accuracy on all and on the kept items, and the difference in percentage points with its"
         " 95 % interval. p: Fisher's exact test of kept against dropped items; p (Holm): the same,"
-        " corrected over the models." + (_missing(comparison) if comparison.kept_only else ""),
+        " corrected over the models." + (not_asked if comparison.kept_only else ""),
         "Model",
-        tuple(
-            map(Column, ("All items", "Kept items", "Kept − all", "p", "p (Holm)", "Unanswered"))
-        ),
-        (("Models", (*map(_accuracy_row, comparison.accuracies), *kept_only)),),
+        columns,
+        {"Models": [(shift.model, shift) for shift in comparison.accuracies]},
     )
-    return [distributions, accuracies]
+    kept_only = [
+        Row(model, tuple(map(Cell, ("not asked", formats.rate(rate), *[formats.NOTHING] * 4))))
+        for model, rate in comparison.kept_only.items()
+    ]
+    rows = ("Models", (*accuracies.rows, *kept_only))
+    return [distributions, replace(accuracies, groups=(rows,))]
 
 
+_TESTS = ("Distance", "p")
 LABELS: dict[str, Callable[[Item], str]] = {
     "category": lambda item: item.category,
     "answer": lambda i: "free-form" if i.answer is None else LETTERS[i.answer],
@@ -251,33 +255,25 @@ LABELS: dict[str, Callable[[Item], str]] = {
 }
 
 
-_NOT_ASKED = "not asked"
-_NO_MODEL = "Accuracies are missing: no clean model was asked."
+def _distribution_rows(shift: DistributionShift) -> list[tuple[str, tuple[Content, ...]]]:
+    n_all, n_kept = sum(shift.everything), sum(shift.kept)
+    counts = zip(shift.labels, shift.everything, shift.kept, strict=True)
+    rows: list[tuple[str, tuple[Content, ...]]] = [
+        (label or "(none)", (_share(k_all, n_all), _share(k_kept, n_kept), Cell(""), Cell("")))
+        for label, k_all, k_kept in counts
+    ]
+    return [*rows, ("total", (n_all, n_kept, f"{shift.distance:.3f}", _p(shift.p_value)))]
 
 
-def _missing(comparison: Representativeness) -> str:
-    return (
-        f" {_NOT_ASKED.capitalize()}: the model has no answer to any of the"
-        f" {comparison.n_dropped:,} items that were not kept; evaluate.originals: all asks about"
-        " them."
-    )
-
-
-def _accuracy_row(s: AccuracyShift) -> Row:
-    rates = (Cell(formats.rate(rate)) for rate in (s.everything, s.kept))
-    rest = (_p(s.p_value), _p(s.p_adjusted), str(s.n_unanswered))
-    return Row(s.model, (*rates, _points(s), *map(Cell, rest)))
-
-
-def _points(shift: AccuracyShift) -> Cell:
+def _difference(shift: AccuracyShift) -> Content:
     if shift.difference is None:
-        return Cell(formats.NOTHING)
-    between = formats.interval(shift.interval, lambda end: formats.signed(100 * end))
-    return Cell(formats.signed(100 * shift.difference), between)
+        return None
+    interval = formats.interval(shift.interval, lambda end: formats.signed(100 * end))
+    return Cell(formats.signed(100 * shift.difference), interval)
 
 
-def _share(k: int, n: int) -> Cell:
-    return Cell(formats.rate(Rate(k=k, n=n)))
+def _share(k: int, n: int) -> str:
+    return formats.rate(Rate(k=k, n=n))
 
 
 def _p(value: float) -> str:
