@@ -22,8 +22,7 @@ from .letter_balance import balance_letters, letter_balance
 from .longest_option import balance_longest, longest_option
 from .option_pruning import option_pruning
 from .stress_test import stress_test
-from .text_only import TextModel
-from .text_solvable import text_solvable
+from .text_only import TextModel, text_solvable
 
 _TESTED: tuple[CheckName, ...] = ("longest_option", "letter_balance", "stress_test")
 

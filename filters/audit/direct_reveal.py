@@ -22,8 +22,8 @@ from flipbench.prompting.prompts import LETTERS
 from flipbench.prompting.quoting import single_line
 from flipbench.prompting.wrappers import answer_text
 
-from .chat_stage import ChatStage
 from .finding import AuditFinding, FlaggedItem, flag, multiple_choice, n_items, not_run, rate
+from .text_only import ChatStage
 
 TITLE = "Answers that the question gives away"
 PROMPTS = Path(__file__).parent / "prompts"

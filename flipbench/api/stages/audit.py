@@ -33,7 +33,7 @@ from flipbench.filters.audit.corpus_overlap.encoders import load_encoder
 from flipbench.filters.audit.finding import multiple_choice
 from flipbench.filters.audit.option_pruning import with_many_options
 from flipbench.filters.audit.page import headline, write_audit
-from flipbench.filters.audit.text_only import BlindVLM, letter_settings, text_only_probe
+from flipbench.filters.audit.text_only import letter_settings, text_only_probe
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.protocols import VLM
 from flipbench.reporting.sections import Section
@@ -61,8 +61,8 @@ def audit_benchmark(assembly: Assembly) -> AuditResult:
         AuditSettings.model_validate(
             spec.model_dump(include=set(AuditSettings.model_fields)) | {"seed": config.seed}
         ),
-        text_models=[BlindVLM(vlm) for vlm in load(spec.text_models)],
-        held_out=[BlindVLM(vlm) for vlm in load(spec.held_out)],
+        text_models=load(spec.text_models),
+        held_out=load(spec.held_out),
         reader=reader,
         vlms=load(spec.vlms),
         train=_items_of(spec.train, run.images) if spec.train else None,

@@ -19,7 +19,6 @@ from flipbench.core.run import Run
 from flipbench.filters.audit.audit import AuditReport, audit
 from flipbench.filters.audit.finding import AuditFinding
 from flipbench.filters.audit.page import headline, markdown, write_audit
-from flipbench.filters.audit.text_only import BlindVLM
 from flipbench.shapes.benchmark import shapes_vqa
 from tests.filters.audit.conftest import MakeItem, as_benchmark
 from tests.fixtures.browser import OpenPage
@@ -70,7 +69,7 @@ def report(make_item: MakeItem, tmp_path_factory: pytest.TempPathFactory) -> Aud
         as_benchmark(items, "Trees & <others>"),
         run,
         QUICK,
-        text_models=[BlindVLM(RuleModel("says B", says_b))],
+        text_models=[RuleModel("says B", says_b)],
         progress=False,
     )
 
@@ -147,7 +146,7 @@ def test_a_model_above_chance_on_kept_items_is_flagged_for_a_look(
 ) -> None:
     settings = AuditSettings(checks=("text_solvable",), n_runs=4)
     items = [make_item(f"{i}", ("a", "b"), 1, question=f"{i}?") for i in range(30)]
-    lover = BlindVLM(RuleModel("lover", says_b))
+    lover = RuleModel("lover", says_b)
     found = audit(as_benchmark(items), Run(tmp_path), settings, text_models=[lover], progress=False)
     assert finding(found, "text_solvable").status == "look" and found.kept == items
     assert finding(report, "text_solvable").status == "ok"
@@ -157,7 +156,7 @@ def test_the_same_audit_gives_the_same_report(report: AuditReport, tmp_path: Pat
     run = Run(tmp_path)
     for item in report.benchmark.items:
         run.images.put(report.images.path(item.images[0]).read_bytes(), item.name)
-    model = BlindVLM(RuleModel("says B", says_b))
+    model = RuleModel("says B", says_b)
     again = audit(report.benchmark, run, QUICK, text_models=[model], progress=False)
     assert again.findings == report.findings and again.mended == report.mended
 
@@ -166,7 +165,7 @@ def test_benchmarks_that_cannot_be_audited_are_refused(make_item: MakeItem, tmp_
     run = Run(tmp_path)
     with pytest.raises(DataError, match="flipbench import"):
         audit(as_benchmark([]), run, progress=False)
-    one = BlindVLM(RuleModel("one", says_b))
+    one = RuleModel("one", says_b)
     with pytest.raises(DataError, match="one: a model that filters cannot be held out"):
         audit(
             as_benchmark([make_item("1")]), run, text_models=[one], held_out=[one], progress=False

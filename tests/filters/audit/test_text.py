@@ -16,8 +16,12 @@ from flipbench.core.records import Item, Probe
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
 from flipbench.filters.audit.stress_test import _cross_validate, _table, option_texts, stress_test
-from flipbench.filters.audit.text_only import BlindChat, BlindVLM, text_only_probe
-from flipbench.filters.audit.text_solvable import all_correct, solve_rate, text_solvable
+from flipbench.filters.audit.text_only import (
+    all_correct,
+    solve_rate,
+    text_only_probe,
+    text_solvable,
+)
 from flipbench.models.chat.api import ChatAPI
 from flipbench.models.engine import Answers, answers_of, ask
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
@@ -42,13 +46,13 @@ def planted(make_item: MakeItem) -> list[Item]:
 
 
 def test_the_paper_s_rules_and_ours() -> None:
-    nine = [[True] * 3] * 3
-    one_wrong = [[True] * 3, [True] * 3, [True, True, False]]
-    assert all_correct(nine) and not all_correct(one_wrong) and all_correct(one_wrong, 2)
-    assert not all_correct([[True, None, True]])
-    assert solve_rate(nine) == pytest.approx(10 / 11)
-    assert solve_rate(one_wrong) == pytest.approx(9 / 11)
-    assert solve_rate([[None]]) == 0.5
+    outcomes = np.ones((3, 3, 3))  # of three items, by three models in three runs
+    outcomes[2, 1, 2] = 0
+    outcomes[0, 2, 1] = np.nan
+    assert all_correct(outcomes).tolist() == [True, False, False]
+    assert all_correct(outcomes, 2).tolist() == [True, True, True]
+    assert solve_rate(outcomes) == pytest.approx([10 / 11, 9 / 11, 9 / 10])
+    assert solve_rate(np.full((1, 1, 1), np.nan)) == 0.5
 
 
 def test_runs_rotate_the_options(make_item: MakeItem) -> None:
@@ -64,9 +68,7 @@ def test_known_items_are_found_and_a_fixed_letter_solves_nothing(
 ) -> None:
     items, run = planted(make_item), Run(tmp_path)
     knower, lover = RuleModel("knower", sees_banana), RuleModel("lover", says_b)
-    found, reports = text_solvable(
-        items, QUICK, run, [BlindVLM(knower)], [BlindVLM(lover)], progress=False
-    )
+    found, reports = text_solvable(items, QUICK, run, [knower], [lover], progress=False)
     assert {named.name for named in found.items} == {"k0", "k1", "k2", "k3"}
     assert found.status == "defect" and len(reports) == 6
     rates = {r.name: (r.k, r.n) for r in found.rates}
@@ -77,12 +79,12 @@ def test_known_items_are_found_and_a_fixed_letter_solves_nothing(
     assert rates["lover (held out), items dropped"] == (4, 4)
     assert found.details["expected_by_guessing"] == pytest.approx(12 / 27)
 
-    both, _ = text_solvable(items, QUICK, run, [BlindVLM(knower), BlindVLM(lover)], progress=False)
+    both, _ = text_solvable(items, QUICK, run, [knower, lover], progress=False)
     assert both.items == () and both.status == "ok"
     one = AuditSettings(min_models=1)
-    assert len(text_solvable(items, one, run, [BlindVLM(knower), BlindVLM(lover)])[0].items) == 4
+    assert len(text_solvable(items, one, run, [knower, lover])[0].items) == 4
     soft = AuditSettings(rule="posterior", max_solve_rate=0.6)
-    soft_found, _ = text_solvable(items, soft, run, [BlindVLM(knower)], progress=False)
+    soft_found, _ = text_solvable(items, soft, run, [knower], progress=False)
     assert len(soft_found.items) == 4
 
 
@@ -90,9 +92,7 @@ def test_text_only_checks_need_a_model_and_options(make_item: MakeItem, tmp_path
     items = planted(make_item)
     assert text_solvable(items, QUICK, Run(tmp_path))[0].status == "not_run"
     free = [make_item("f", None, None, answer_text="x")]
-    assert (
-        text_solvable(free, QUICK, Run(tmp_path), [BlindVLM(RuleModel("k", says_b))])[0].rates == ()
-    )
+    assert text_solvable(free, QUICK, Run(tmp_path), [RuleModel("k", says_b)])[0].rates == ()
 
 
 def test_a_missing_answer_is_never_a_solution(make_item: MakeItem, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_missing_answer_is_never_a_solution(make_item: MakeItem, tmp_path: Pat
         return sees_banana(probe)
 
     found, reports = text_solvable(
-        planted(make_item), QUICK, Run(tmp_path), [BlindVLM(RuleModel("k", fails))], progress=False
+        planted(make_item), QUICK, Run(tmp_path), [RuleModel("k", fails)], progress=False
     )
     assert {named.name for named in found.items} == {"k0", "k1", "k3"}
     assert found.details["n_incomplete"] == 2 and sum(r.n_failed for r in reports) == 6
@@ -120,10 +120,10 @@ def test_a_chat_model_is_sampled_per_run_and_resumed(
     spec = ChatSpec(base_url=server.base_url, model="tiny-vlm", max_retries=0, timeout=5)
     items, run = planted(make_item), Run(tmp_path)
     settings = AuditSettings(n_runs=4)  # one run more than options: run 3 asks what run 0 asked
-    found, _ = text_solvable(items, settings, run, [BlindChat(ChatAPI(spec))], progress=False)
+    found, _ = text_solvable(items, settings, run, [ChatAPI(spec)], progress=False)
     assert {named.name for named in found.items} == {"k0", "k1", "k2", "k3"}
     assert len(server.chats()) == 4 * 12
-    text_solvable(items, settings, run, [BlindChat(ChatAPI(spec))], progress=False)
+    text_solvable(items, settings, run, [ChatAPI(spec)], progress=False)
     assert len(server.chats()) == 4 * 12
 
 
@@ -136,7 +136,7 @@ def test_a_real_model_without_images(
     run = Run(tmp_path)
     model = tiny_vlm("llava")
     found, reports = text_solvable(
-        shapes_items[:24], AuditSettings(n_runs=2), run, [BlindVLM(model)], progress=False
+        shapes_items[:24], AuditSettings(n_runs=2), run, [model], progress=False
     )
     first = found.rates[0]
     assert first.n == 24 and sum(r.n_failed for r in reports) == 0
