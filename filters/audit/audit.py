@@ -18,9 +18,13 @@ from flipbench.models.protocols import VLM
 from .direct_reveal import direct_reveal
 from .duplicates import ImageGroups, duplicates, image_groups, train_overlap
 from .finding import AuditFinding, NamedRate, correct
-from .letter_balance import balance_letters, letter_balance
-from .longest_option import balance_longest, longest_option
-from .option_pruning import option_pruning
+from .options import (
+    balance_letters,
+    balance_longest,
+    letter_balance,
+    longest_option,
+    option_pruning,
+)
 from .stress_test import stress_test
 from .text_only import TextModel, text_solvable
 

@@ -6,10 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
 
 from flipbench.config.audit import AuditSettings
 from flipbench.core.errors import need
@@ -41,8 +42,14 @@ class _Features:
     gold: NDArray[np.intp]
 
     @property
-    def n_items(self) -> int:
-        return len(self.gold)
+    def sizes(self) -> NDArray[np.intp]:
+        return np.diff(self.starts)
+
+    def targets(self, golds: NDArray[np.intp]) -> Array:
+        """Return 1 - 1/k for the correct option of each item and -1/k for others, (rows, B)."""
+        targets = np.repeat(-1.0 / self.sizes, self.sizes)[:, None].repeat(len(golds), axis=1)
+        targets[self.starts[:-1] + golds, np.arange(len(golds))[:, None]] += 1.0
+        return targets
 
 
 def stress_test(
@@ -66,28 +73,30 @@ def stress_test(
     arXiv 2511.04655. Differs from the paper in the classifier (there a fine-tuned language model
     or a random forest on features made for one benchmark) and in the permutation test.
     """
-    keep = [row for row, item in enumerate(items) if item.options is not None]
-    asked = [items[row] for row in keep]
+    rows = [row for row, item in enumerate(items) if item.options is not None]
+    closed = [items[row] for row in rows]
     group_of = [
-        str(row) if groups is None or groups[row] is None else f"g{groups[row]}" for row in keep
+        str(row) if groups is None or groups[row] is None else f"g{groups[row]}" for row in rows
     ]
     if len(set(group_of)) < 2 * settings.n_folds:
-        why = f"{n_items(len(asked))} with options are too few for {settings.n_folds} folds."
+        why = f"{n_items(len(closed))} with options are too few for {settings.n_folds} folds."
         return not_run("stress_test", TITLE, why)
-    table = _table(asked)
+    table = _table(closed)
     rng = generator(settings.seed, "stress_test", "audit")
-    sizes = np.diff(table.starts)
-    drawn = (rng.random((settings.n_permutations, table.n_items)) * sizes).astype(np.intp)
-    margins, null = _cross_validate(table, group_of, np.vstack([table.gold, drawn]), settings)
-    k, n = int((margins > 0).sum()), table.n_items
+    n = len(closed)
+    random_golds = (rng.random((settings.n_permutations, n)) * table.sizes).astype(np.intp)
+    margins, null = _cross_validate(
+        table, group_of, np.vstack([table.gold, random_golds]), settings
+    )
+    k = int((margins > 0).sum())
     p = (1 + int((null >= k).sum())) / (settings.n_permutations + 1)
-    accuracy = rate("correct from text alone, out of fold", k, n, chances_of(asked))
+    accuracy = rate("correct from text alone, out of fold", k, n, chances_of(closed))
     accuracy = accuracy.model_copy(update={"p_value": p})
     cues = _cues(table)
     order = np.argsort(-margins, kind="stable")[:N_NAMED]
     flagged = [
         flag(
-            asked[i],
+            closed[i],
             "look",
             f"predicted from its text, {margins[i]:.2f} ahead of its other options",
             details={"margin": float(margins[i])},
@@ -100,7 +109,7 @@ def stress_test(
         title=TITLE,
         status="ok",
         sentence=f"A classifier trained on the other folds, without images, is correct on {k} of"
-        f" {n_items(n)}; chance is {sum(chances_of(asked)):.1f}.",
+        f" {n_items(n)}; chance is {sum(chances_of(closed)):.1f}.",
         todo="Review the cues below: a cue that the image does not explain is a shortcut. Rewrite"
         " the options that contain it, or balance it over correct and wrong options.",
         limits="A linear classifier of words finds only simple cues; it lacks the world knowledge"
@@ -118,9 +127,8 @@ def stress_test(
     )
 
 
-@dataclass(frozen=True)
-class OptionText:
-    """An option with its question, position and rank by length."""
+class OptionText(NamedTuple):
+    """An option with its question, position and rank by length: 0 the longest, ties the better."""
 
     question: str
     option: str
@@ -130,18 +138,13 @@ class OptionText:
 
 
 def option_texts(item: Item) -> list[OptionText]:
-    """Return the options of an item; ``rank`` 0 is the longest, ties share the better rank."""
+    """Return the options of an item."""
     options = item.options or ()
     sizes = [len(" ".join(option.split())) for option in options]
+    ranks = [sum(other > size for other in sizes) for size in sizes]
     return [
-        OptionText(
-            question=item.question,
-            option=option,
-            slot=slot,
-            rank=sum(other > size for other in sizes),
-            n_options=len(options),
-        )
-        for slot, (option, size) in enumerate(zip(options, sizes, strict=True))
+        OptionText(item.question, option, slot, ranks[slot], len(options))
+        for slot, option in enumerate(options)
     ]
 
 
@@ -149,23 +152,20 @@ def words(text: OptionText) -> list[str]:
     """Return the option's words and bigrams, and each word crossed with each question word."""
     option = _WORD.findall(text.option.casefold())
     question = list(dict.fromkeys(_WORD.findall(text.question.casefold())))[:_MAX_QUESTION_WORDS]
-    bigrams = [f"{a} {b}" for a, b in zip(option, option[1:], strict=False)]
+    bigrams = [f"{a} {b}" for a, b in pairwise(option)]
     crossed = [f"{word} | asked: {other}" for word in option for other in question]
     return [*option, *bigrams, *crossed]
 
 
-def surface(texts: Sequence[OptionText]) -> list[dict[str, float]]:
-    """Return each option's letter, rank by length, and character types."""
-    return [
-        {
-            f"letter {LETTERS[t.slot]} of {t.n_options}": 1.0,
-            f"length rank {t.rank + 1} of {t.n_options}": 1.0,
-            "holds a digit": float(any(c.isdigit() for c in t.option)),
-            "holds punctuation": float(bool(re.search(r"[,;:()/-]", t.option))),
-            "starts with a capital": float(t.option[:1].isupper()),
-        }
-        for t in texts
-    ]
+def surface(text: OptionText) -> dict[str, float]:
+    """Return an option's letter, rank by length, and character types."""
+    return {
+        f"letter {LETTERS[text.slot]} of {text.n_options}": 1.0,
+        f"length rank {text.rank + 1} of {text.n_options}": 1.0,
+        "holds a digit": float(any(c.isdigit() for c in text.option)),
+        "holds punctuation": float(bool(re.search(r"[,;:()/-]", text.option))),
+        "starts with a capital": float(text.option[:1].isupper()),
+    }
 
 
 def _table(items: Sequence[Item]) -> _Features:
@@ -177,7 +177,7 @@ def _table(items: Sequence[Item]) -> _Features:
     texts = [text for item in items for text in option_texts(item)]
     vectorizer = TfidfVectorizer(analyzer=words, max_features=MAX_WORDS, min_df=2)
     signs = DictVectorizer(sparse=False)
-    blocks, names = [signs.fit_transform(surface(texts))], list(signs.feature_names_)
+    blocks, names = [signs.fit_transform(list(map(surface, texts)))], list(signs.feature_names_)
     counts = Counter(word for text in texts for word in set(words(text)))
     if max(counts.values(), default=0) > 1:  # else no word would be left
         blocks.append(vectorizer.fit_transform(texts).toarray())
@@ -196,43 +196,33 @@ def _cross_validate(
 ) -> tuple[Array, Array]:
     """Return margins of the true labels, (N,), and correct predictions of each draw, (B,).
 
-    Parameters
-    ----------
-    golds : int array, shape (1 + B, N)
-        The correct options, then the drawn ones.
+    ``golds`` has the correct options, then the drawn ones, shape (1 + B, N).
     """
     from sklearn.model_selection import GroupKFold
 
+    n = len(table.gold)
     splitter = GroupKFold(settings.n_folds, shuffle=True, random_state=settings.seed)
-    sizes = np.diff(table.starts)
-    owner = np.repeat(np.arange(table.n_items), sizes)
-    folds = [fold for _, fold in splitter.split(owner[: table.n_items], groups=groups)]
-    rows = [np.flatnonzero(np.isin(owner, fold)) for fold in folds]
-    parts = [table.features[r] for r in rows]
-    gram = table.features.T @ table.features + ALPHA * np.eye(table.features.shape[1])
-    # all draws share one factorisation per fold
-    solvers = [cho_factor(gram - part.T @ part) for part in parts]
-    n_correct, margins = np.zeros(len(golds)), np.zeros(table.n_items)
-    for start in range(0, len(golds), _BATCH):
-        batch = golds[start : start + _BATCH]
-        targets = _targets(table, batch)
-        moments = table.features.T @ targets
-        for fold, fold_rows, part, solver in zip(folds, rows, parts, solvers, strict=True):
-            weights = cho_solve(solver, moments - part.T @ targets[fold_rows])
-            fold_margins = _margins(part @ weights, sizes[fold], batch[:, fold])
+    owner = np.repeat(np.arange(n), table.sizes)
+    n_correct, margins = np.zeros(len(golds)), np.zeros(n)
+    for train, test in splitter.split(np.zeros(n), groups=groups):
+        train_rows, test_rows = np.isin(owner, train), np.isin(owner, test)
+        for start in range(0, len(golds), _BATCH):
+            batch = golds[start : start + _BATCH]
+            model = _ridge(table.features[train_rows], table.targets(batch)[train_rows])
+            scores = table.features[test_rows] @ model
+            fold_margins = _margins(scores, table.sizes[test], batch[:, test])
             n_correct[start : start + _BATCH] += (fold_margins > 0).sum(axis=0)
             if start == 0:
-                margins[fold] = fold_margins[:, 0]
+                margins[test] = fold_margins[:, 0]
     return margins, n_correct[1:]
 
 
-def _targets(table: _Features, golds: NDArray[np.intp]) -> Array:
-    """Return 1 - 1/k for the correct option of each item and -1/k for others, shape (rows, B)."""
-    sizes = np.diff(table.starts)
-    targets = np.repeat(-1.0 / sizes, sizes)[:, None].repeat(len(golds), axis=1)
-    rows = table.starts[:-1] + golds
-    targets[rows, np.arange(len(golds))[:, None]] += 1.0
-    return targets
+def _ridge(features: Array, targets: Array) -> Array:
+    """Return the weights, (features, B), of a regression for each column of the targets."""
+    from sklearn.linear_model import Ridge
+
+    model = Ridge(alpha=ALPHA, fit_intercept=False, solver="cholesky").fit(features, targets)
+    return np.asarray(model.coef_, np.float64).reshape(targets.shape[1], -1).T
 
 
 def _margins(scores: Array, sizes: NDArray[np.intp], golds: NDArray[np.intp]) -> Array:
@@ -252,9 +242,7 @@ def _margins(scores: Array, sizes: NDArray[np.intp], golds: NDArray[np.intp]) ->
 
 def _cues(table: _Features) -> list[tuple[str, float]]:
     """Return the features most predictive of the correct option, from a fit on all items."""
-    x = table.features
-    solver = cho_factor(x.T @ x + ALPHA * np.eye(x.shape[1]))
-    weights = cho_solve(solver, x.T @ _targets(table, table.gold[None]))[:, 0]
-    effect = weights * x.std(axis=0)
+    weights = _ridge(table.features, table.targets(table.gold[None]))[:, 0]
+    effect = weights * table.features.std(axis=0)
     order = np.argsort(-effect, kind="stable")[:N_CUES]
     return [(table.names[i], float(effect[i])) for i in order if effect[i] > 0]

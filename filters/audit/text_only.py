@@ -183,7 +183,7 @@ def _accuracy(
     """
     answered = np.flatnonzero(mask & np.isfinite(outcomes[:, 0]))
     n_correct = int(outcomes[answered, 0].sum())
-    return rate(name, n_correct, len(answered), chances_of([items[i] for i in answered]))
+    return rate(name, n_correct, len(answered), chances_of([items[i] for i in answered.tolist()]))
 
 
 def _expected_by_guessing(items: Sequence[Item], settings: AuditSettings, n_models: int) -> float:

@@ -31,7 +31,7 @@ from flipbench.evaluate.pipeline import ModelUnderTest
 from flipbench.filters.audit.audit import audit
 from flipbench.filters.audit.corpus_overlap.encoders import load_encoder
 from flipbench.filters.audit.finding import multiple_choice
-from flipbench.filters.audit.option_pruning import with_many_options
+from flipbench.filters.audit.options import with_many_options
 from flipbench.filters.audit.page import headline, write_audit
 from flipbench.filters.audit.text_only import letter_settings, text_only_probe
 from flipbench.models.chat.api import ChatAPI

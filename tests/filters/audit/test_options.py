@@ -16,13 +16,16 @@ from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, Probe, Response
 from flipbench.core.run import Run
 from flipbench.filters.audit.finding import AuditFinding, correct, rate
-from flipbench.filters.audit.letter_balance import (
+from flipbench.filters.audit.options import (
     balance_letters,
+    balance_longest,
     has_fixed_options,
+    lengths,
     letter_balance,
+    longest_option,
+    option_pruning,
+    prune_options,
 )
-from flipbench.filters.audit.longest_option import balance_longest, lengths, longest_option
-from flipbench.filters.audit.option_pruning import option_pruning, prune_options
 from tests.filters.audit.conftest import MakeItem
 
 
@@ -95,7 +98,7 @@ def test_balancing_lengths_gets_closest_to_chance(
 
     def excess(some: list[Item]) -> float:
         found = [lengths(item) for item in some]
-        return sum(f.score - 1 / f.n_options for f in found)
+        return sum(f.excess for f in found)
 
     removed = [named.item_id for named in balance_longest(items, seed)]
     left = [item for item in items if item.id not in removed]

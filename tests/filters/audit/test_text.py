@@ -7,15 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.linear_model import Ridge
-from sklearn.model_selection import GroupKFold
 
 from flipbench.config.audit import AuditSettings
 from flipbench.config.chat import ChatSpec
 from flipbench.core.records import Item, Probe
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
-from flipbench.filters.audit.stress_test import _cross_validate, _table, option_texts, stress_test
+from flipbench.filters.audit.stress_test import option_texts, stress_test
 from flipbench.filters.audit.text_only import (
     all_correct,
     solve_rate,
@@ -202,23 +200,6 @@ def test_each_planted_shortcut_is_found_and_named(make_item: MakeItem, shortcut:
     assert measured.k > 60 and measured.chance == 0.25
     cue = {"word": "roughly", "length": "length rank 1", "letter": "letter D", "crossed": "asked:"}
     assert any(cue[shortcut] in c["cue"] for c in found.details["cues"][:4]), found.details["cues"]
-
-
-def test_the_folds_equal_a_ridge_regression(make_item: MakeItem) -> None:
-    items = random_items(make_item, 40)
-    table = _table(items)
-    groups = [str(i) for i in range(40)]
-    margins, _ = _cross_validate(table, groups, table.gold[None], QUICK)
-    owner, y = np.repeat(np.arange(40), 4), np.tile(-0.25, 160)
-    y[table.starts[:-1] + table.gold] += 1
-    folds = GroupKFold(QUICK.n_folds, shuffle=True, random_state=QUICK.seed)
-    for train, test in folds.split(groups, groups=groups):
-        ridge = Ridge(alpha=1.0, fit_intercept=False, solver="svd")
-        ridge.fit(table.features[np.isin(owner, train)], y[np.isin(owner, train)])
-        for i in test:
-            scores = ridge.predict(table.features[owner == i])
-            rest = np.delete(scores, table.gold[i])
-            assert margins[i] == pytest.approx(scores[table.gold[i]] - rest.max(), abs=1e-8)
 
 
 @pytest.mark.slow
