@@ -149,13 +149,13 @@ def check_claims(claims: Sequence[Claim], folder: Path) -> list[CheckedClaim]:
     return [_check(claim, folder) for claim in claims]
 
 
-def claims_table(checked: Sequence[CheckedClaim]) -> Table:
+def claims_table(claims: Sequence[CheckedClaim]) -> Table:
     """Return one row for each claim, with the counts in the caption."""
-    counts = Counter(claim.outcome for claim in checked)
+    counts = Counter(claim.outcome for claim in claims)
     words = ", ".join(f"{counts[name]} {name}" for name in ("supported", "contradicted", "missing"))
     return build_table(
         "claims",
-        f"{len(checked)} claims: {words}.",
+        f"{len(claims)} claims: {words}.",
         "claim",
         [
             (text_column(""), _mark),
@@ -167,7 +167,7 @@ def claims_table(checked: Sequence[CheckedClaim]) -> Table:
             ),
             (text_column("remarks"), _remark),
         ],
-        {"": [(claim.claim.claim, claim) for claim in checked]},
+        {"": [(claim.claim.claim, claim) for claim in claims]},
     )
 
 
@@ -249,15 +249,15 @@ def _figure(evidence: Evidence, folder: Path) -> Figure:
     return value / divisor
 
 
-def _match(printed: Printed, folder: Path, as_text: bool) -> str:
+def _match(quotation: Printed, folder: Path, as_text: bool) -> str:
     """Return what a text prints in place of ``{}``."""
-    head, tail = map(re.escape, " ".join(printed.text.split()).split("{}"))
+    head, tail = map(re.escape, " ".join(quotation.text.split()).split("{}"))
     figure = "(.+?)" if as_text else f"({_NUMBER.pattern})"
-    text = " ".join(_text_of(folder / printed.file).split())
+    text = " ".join(_text_of(folder / quotation.file).split())
     matches = re.findall(head + figure + tail, text)
     if len(matches) != 1:
         times = "does not occur" if not matches else f"occurs {len(matches)} times"
-        raise _Missing(f"{printed.file}: {printed.text!r} {times}")
+        raise _Missing(f"{quotation.file}: {quotation.text!r} {times}")
     return str(matches[0])
 
 

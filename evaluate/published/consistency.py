@@ -43,13 +43,13 @@ def possible_counts(percent: Decimal, n: int) -> list[int]:
     return list(range(max(0, low), min(n, high) + 1))
 
 
-def unit(printed: Decimal) -> Fraction:
+def unit(figure: Decimal) -> Fraction:
     """Return the value of a printed number's last digit.
 
     >>> unit(Decimal("43.40"))
     Fraction(1, 100)
     """
-    exponent = printed.as_tuple().exponent
+    exponent = figure.as_tuple().exponent
     assert isinstance(exponent, int)
     return Fraction(10) ** min(exponent, 0)
 

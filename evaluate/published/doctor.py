@@ -81,7 +81,7 @@ def examine(rows: Sequence[PublishedResult]) -> list[TableIssue]:
         ("relabelled", mixed_regimes, False),
         ("mark", wrong_marks, True),
     ):
-        issues += [TableIssue(row, kind, what, is_wrong) for row, what in label_check(rows)]
+        issues += [TableIssue(row, kind, text, is_wrong) for row, text in label_check(rows)]
     return sorted(issues, key=lambda issue: (issue.row.file, issue.row.line, not issue.wrong))
 
 
@@ -108,8 +108,8 @@ def examination(paths: Sequence[Path]) -> tuple[str, bool]:
     if repeated:
         n_same = sum(len({value for value, _ in values}) == 1 for values in repeated)
         lines.append(f"cells printed in several tables: {len(repeated)}; the same in all: {n_same}")
-    for name, wrong in (("cannot all be true", True), ("odd, but possible", False)):
-        texts = [f"  {issue}" for issue in issues if issue.wrong == wrong]
+    for name, is_wrong in (("cannot all be true", True), ("odd, but possible", False)):
+        texts = [f"  {issue}" for issue in issues if issue.wrong == is_wrong]
         lines += [
             "",
             f"{len(texts)} {'finding' if len(texts) == 1 else 'findings'}: {name}",

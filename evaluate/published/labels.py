@@ -54,7 +54,7 @@ def conflicts(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
         no_regime = len(key) > 5 and not key[4]
         elsewhere = in_any_regime.get((*key[:4], *key[5:]), []) if no_regime else []
         for value, row in values:
-            if elsewhere and value not in {printed for printed, _ in elsewhere}:
+            if elsewhere and value not in {figure for figure, _ in elsewhere}:
                 usual, example = elsewhere[0]
                 yield row, f"{quantity} is {value} here, and {usual} at {example.where}"
 
@@ -126,13 +126,13 @@ def relabelled(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
     fewer rows is reported. Files may call a strategy differently: a label that the other file does
     not have is not compared with it (see `ambiguous_names`).
     """
-    trained = TrainedRows(rows)
-    lengths = Counter((row.file, row.table) for row in trained.rows)
-    for row in trained.rows:
-        copies = trained.elsewhere(row)
+    trained_rows = TrainedRows(rows)
+    lengths = Counter((row.file, row.table) for row in trained_rows.rows)
+    for row in trained_rows.rows:
+        copies = trained_rows.elsewhere(row)
         if any(_same_label(row, copy) for copy in copies):
             continue
-        copies = [c for c in copies if c.file == row.file or trained.names(row, c.file)]
+        copies = [c for c in copies if c.file == row.file or trained_rows.names(row, c.file)]
         if not copies:
             continue
         copy = copies[0]
@@ -144,12 +144,12 @@ def relabelled(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
 
 def ambiguous_names(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
     """Yield a row of each strategy that another file does not name, but splits into several."""
-    trained = TrainedRows(rows)
+    trained_rows = TrainedRows(rows)
     meanings: dict[_Key, dict[str, Odd]] = defaultdict(dict)
-    for row in trained.rows:
-        for copy in trained.elsewhere(row):
+    for row in trained_rows.rows:
+        for copy in trained_rows.elsewhere(row):
             if copy.file != row.file and copy.epoch == row.epoch:
-                if not trained.names(row, copy.file):
+                if not trained_rows.names(row, copy.file):
                     by_strategy = meanings[row.file, row.model, row.strategy, copy.file]
                     by_strategy.setdefault(copy.strategy, (row, copy.where))
     for by_strategy in meanings.values():
@@ -167,10 +167,10 @@ def mixed_regimes(rows: Sequence[PublishedResult]) -> Iterator[Odd]:
 
     The usual regime is the one whose figures most series of the file have elsewhere.
     """
-    trained = TrainedRows(rows)
+    trained_rows = TrainedRows(rows)
     by_file: dict[str, dict[_Key, tuple[PublishedResult, PublishedResult]]] = defaultdict(dict)
-    for row in trained.rows:
-        copies = [c for c in trained.elsewhere(row) if c.regime and c.epoch == row.epoch]
+    for row in trained_rows.rows:
+        copies = [c for c in trained_rows.elsewhere(row) if c.regime and c.epoch == row.epoch]
         if copies and not row.regime:
             series = (row.table, row.model, row.bench, row.strategy)
             by_file[row.file].setdefault(series, (row, copies[0]))

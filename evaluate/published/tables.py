@@ -97,8 +97,8 @@ class PublishedResult:
     @property
     def where(self) -> str:
         """Line, table, model and condition, for messages."""
-        measured = self.quantity if self.value is not None and self.quantity != "accuracy" else ""
-        parts = (self.table, self.model, self.bench, measured, self.label)
+        quantity = self.quantity if self.value is not None and self.quantity != "accuracy" else ""
+        parts = (self.table, self.model, self.bench, quantity, self.label)
         file = f"{self.file}, " if self.file else ""
         return f"{file}line {self.line} ({', '.join(part for part in parts if part)})"
 

@@ -28,7 +28,7 @@ LEVEL = "p ≤ 0.05"
 """The rule of shared_likelihood in its own paper; tables compare p with the clean model's."""
 
 
-def judged(rows: Sequence[PublishedResult]) -> list[tuple[PublishedResult, GridModel, Score]]:
+def score_rows(rows: Sequence[PublishedResult]) -> list[tuple[PublishedResult, GridModel, Score]]:
     """Return the score of each row of a trained or clean model by the paper's rule.
 
     The statistic is the difference of the printed figures, as a fraction: from the original or,
@@ -36,15 +36,15 @@ def judged(rows: Sequence[PublishedResult]) -> list[tuple[PublishedResult, GridM
     their table are left out, as are quantities that no detector measures.
     """
     clean = {_context(row): row for row in rows if row.clean}
-    trained = [row for row in rows if row.strategy]
-    scores = [(row, _score(row, clean.get(_context(row)))) for row in trained]
-    scores += [(row, _at_level(row)) for row in trained]
+    trained_rows = [row for row in rows if row.strategy]
+    scores = [(row, _score(row, clean.get(_context(row)))) for row in trained_rows]
+    scores += [(row, _at_level(row)) for row in trained_rows]
     return [(row, _model(row), score) for row, score in scores if score is not None]
 
 
 def requirements_of(rows: Sequence[PublishedResult]) -> list[Requirements]:
     """Return the requirements of each detector that has figures in the rows."""
-    all_judged = judged(rows)
+    all_judged = score_rows(rows)
     grid = {model.fingerprint: model for _, model, _ in all_judged}
     results = []
     for detector, rule in (*DETECTOR_OF.values(), ("shared_likelihood", LEVEL)):
@@ -58,7 +58,7 @@ def requirements_of(rows: Sequence[PublishedResult]) -> list[Requirements]:
 
 def wrong_marks(rows: Sequence[PublishedResult]) -> Iterator[tuple[PublishedResult, str]]:
     """Yield rows whose printed mark does not follow from the rule."""
-    for row, model, score in judged(rows):
+    for row, model, score in score_rows(rows):
         mark = {True: "1", False: "0", None: ""}[success(score, model)]
         if row.mark and mark != row.mark:
             yield row, f"printed {row.mark}, but rule {score.rule!r} gives {mark or 'no mark'}"

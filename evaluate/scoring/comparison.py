@@ -27,17 +27,17 @@ from .conditions import (
     Query,
     QueryPair,
     Settings,
+    cache_recent,
     cluster_of,
     left_out_note,
     probes_of,
-    remembered,
 )
 from .scores import (
     PairedResult,
-    complete,
+    complete_outcomes,
     no_reference_warning,
     one_sided_p,
-    paired,
+    paired_result,
     score_of,
     tallies,
 )
@@ -137,7 +137,7 @@ def two_conditions(
         ]
 
     items = [pair.item for pair in query_pairs]
-    return Contrast(items, probes_of(query_pairs), remembered(read), rules, left_out, **fields)
+    return Contrast(items, probes_of(query_pairs), cache_recent(read), rules, left_out, **fields)
 
 
 def against_clean(
@@ -156,7 +156,7 @@ def against_clean(
     return Contrast(
         items=[item for item, _ in queries],
         probes=probes_of(queries_only),
-        read=remembered(lambda answers: [Condition.read(name, answers, queries_only, n_trials)]),
+        read=cache_recent(lambda answers: [Condition.read(name, answers, queries_only, n_trials)]),
         rules=rules,
         left_out=left_out,
         direction="rises",
@@ -252,7 +252,7 @@ def gap_score(
     """Return the score of a custom rule about the gap; ``fields`` are those of `score_of`."""
     if comparison.first is None:
         return no_reference_score(comparison, rule)
-    outcome = paired(comparison)
+    outcome = paired_result(comparison)
     verdict = decide(outcome) if outcome.n else "not_detected"
     return score_of(comparison, rule, outcome, verdict, **fields)
 
@@ -295,7 +295,7 @@ def mcnemar_score(comparison: Comparison, rule: str = "mcnemar") -> Score:
     """
     if comparison.first is None:
         return no_reference_score(comparison, rule)
-    outcome, alpha = paired(comparison), comparison.settings.alpha
+    outcome, alpha = paired_result(comparison), comparison.settings.alpha
     verdict = rules.significant(one_sided_p(comparison, outcome), alpha)
     refusal = rules.too_few_warning(outcome.n_independent, alpha)
     return score_of(comparison, rule, outcome, verdict, refusal)
@@ -375,7 +375,7 @@ def _against_reference(comparison: Comparison) -> tuple[PairedResult, GapDiffere
         n_permutations=comparison.settings.n_permutations,
         rises=comparison.direction == "rises",
     )
-    columns, n = complete(sides), between.n
+    columns, n = complete_outcomes(sides), between.n
     accuracies, means = tallies(comparison.reference, columns[2:])
     result = ReferenceResult(
         model=comparison.reference_answers.model if comparison.reference_answers else "",
@@ -391,7 +391,7 @@ def _against_reference(comparison: Comparison) -> tuple[PairedResult, GapDiffere
         for i, condition in enumerate(comparison.reference)
     }
     return (
-        paired(comparison, comparison.reference),
+        paired_result(comparison, comparison.reference),
         between,
         {
             "p_value": between.p_below,
@@ -404,7 +404,7 @@ def _against_reference(comparison: Comparison) -> tuple[PairedResult, GapDiffere
 def no_reference_score(comparison: Comparison, rule: str, *, keep_statistic: bool = False) -> Score:
     """Return "not_applicable"; ``keep_statistic`` if the statistic needs no reference."""
     notes = (*comparison.notes, no_reference_warning(rule, comparison.answers))
-    outcome = None if comparison.first is None else paired(comparison)
+    outcome = None if comparison.first is None else paired_result(comparison)
     score = score_of(replace(comparison, notes=notes), rule, outcome, "not_applicable")
     changes = {} if keep_statistic else {"statistic": None, "interval": None}
     return score.model_copy(update={"lacks_reference": bool(comparison.items), **changes})

@@ -289,7 +289,7 @@ def open_question(
     return Query(((probe, reading),))
 
 
-def remembered(
+def cache_recent(
     read: Callable[[Answers], Sequence[Condition]],
 ) -> Callable[[Answers], Sequence[Condition]]:
     """Return ``read`` that reads neither of the last two models again.

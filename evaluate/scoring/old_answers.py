@@ -86,7 +86,7 @@ def against_chance(replies: PerturbedReplies, settings: Settings) -> dict[str, A
     n_other = len(replies.item_ids) - n
     other_clusters = [f"answered otherwise {number}" for number in range(n_other)]
     return {
-        **decided(replies, answers, excess, p_value, settings, refusals),
+        **attraction_fields(replies, answers, excess, p_value, settings, refusals),
         "accuracies": {"old answer": Count(k=sum(a.is_old for a in answers), n=n)},
         "means": {"expected by chance": Mean(mean=sum(test.expected) / n if n else None, n=n)},
         "memory": memory_share(test.excess, max(0, n_other), [*clusters, *other_clusters]),
@@ -100,7 +100,7 @@ def stratified_p(answers: Sequence[WrongAnswer], settings: Settings | None = Non
     return permuted_p([answer.letters for answer in answers], rng)[0]
 
 
-def without_old_answers(answers: Sequence[WrongAnswer], n: int) -> float:
+def p_without_old_answers(answers: Sequence[WrongAnswer], n: int) -> float:
     """Return the p-value of `against_chance` after ``n`` of the old answers are left out."""
     old_answers = [answer for answer in answers if answer.is_old]
     remaining = [*old_answers[n:], *(answer for answer in answers if not answer.is_old)]
@@ -108,7 +108,7 @@ def without_old_answers(answers: Sequence[WrongAnswer], n: int) -> float:
     return 1.0 if fields["p_value"] is None else float(fields["p_value"])
 
 
-def decided(
+def attraction_fields(
     replies: PerturbedReplies,
     answers: Sequence[WrongAnswer],
     values: Sequence[float],

@@ -143,6 +143,6 @@ def paraphrases_of(
     return paraphrases, left_out
 
 
-def kept(paraphrases: Sequence[Paraphrase], label: Labeller | None) -> list[bool]:
+def are_kept(paraphrases: Sequence[Paraphrase], label: Labeller | None) -> list[bool]:
     """Return which wordings are kept, by rules and the judge's labels."""
     return [paraphrase.outcome(label) == "kept" for paraphrase in paraphrases]

@@ -118,7 +118,7 @@ def score_of(
     if p_value is None and outcome is not None and verdict != "not_applicable":
         p_value = one_sided_p(comparison, outcome)
     sides = (*conditions, *clean)
-    columns = complete(sides)
+    columns = complete_outcomes(sides)
     accuracies, means = tallies(conditions, columns)
     changes = {} if comparison.first is None else _changes(comparison, sides)
     n_unanswered = outcome.n_dropped if outcome else 0
@@ -186,20 +186,20 @@ def _cautions(comparison: Comparison, outcome: PairedResult) -> list[str]:
     return cautions
 
 
-def answered(sides: Sequence[Condition]) -> Mask:
+def has_all_outcomes(sides: Sequence[Condition]) -> Mask:
     """Return which items have an outcome in all conditions, shape (N,)."""
     return np.array([side.answered for side in sides]).all(axis=0).astype(bool)
 
 
-def complete(sides: Sequence[Condition]) -> list[list[float]]:
+def complete_outcomes(sides: Sequence[Condition]) -> list[list[float]]:
     """Return each condition's outcomes of the items that have one in all of them."""
-    is_complete = answered(sides)
+    is_complete = has_all_outcomes(sides)
     return [side.values[is_complete].tolist() for side in sides]
 
 
 def _changes(comparison: Comparison, sides: Sequence[Condition]) -> dict[str, float]:
     """Return the second condition's outcome minus the first's, by the id of complete items."""
-    is_complete = answered(sides)
+    is_complete = has_all_outcomes(sides)
     changes = (sides[1].values - sides[0].values)[is_complete].tolist()
     ids = (item.id for item in compress(comparison.items, is_complete.tolist()))
     return dict(zip(ids, changes, strict=True))
@@ -230,12 +230,12 @@ def one_sided_p(comparison: Comparison, outcome: PairedResult) -> float:
     return outcome.p_drop if comparison.direction == "falls" else outcome.p_rise
 
 
-def paired(comparison: Comparison, also: Sequence[Condition] = ()) -> PairedResult:
+def paired_result(comparison: Comparison, also: Sequence[Condition] = ()) -> PairedResult:
     """Compare the two conditions, on the items that have an outcome in the conditions ``also``."""
     assert comparison.first is not None
     baseline, variant = comparison.first, comparison.second
     if also:
-        values = zip(baseline.outcomes, answered((baseline, *also)).tolist(), strict=True)
+        values = zip(baseline.outcomes, has_all_outcomes((baseline, *also)).tolist(), strict=True)
         baseline = replace(baseline, outcomes=[value if keep else None for value, keep in values])
     settings, clusters = comparison.settings, comparison.clusters
     rng = generator(settings.seed, comparison.answers.model, "bootstrap")

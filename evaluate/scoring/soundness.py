@@ -114,7 +114,9 @@ def against_guessing(model: str, k: int, n_options: Sequence[int]) -> Guessing:
     )
 
 
-def shows_nothing(guessing: Sequence[Guessing], attraction: Score | None, alpha: float) -> bool:
+def images_show_nothing(
+    guessing: Sequence[Guessing], attraction: Score | None, alpha: float
+) -> bool:
     """Return whether nothing shows that the perturbed images have any effect on a model.
 
     Parameters

@@ -24,9 +24,9 @@ from flipbench.core.records import Count, Mean, ReferenceResult, Score, content_
 from flipbench.reporting import formats
 
 from ..protocol.rules import MAX_UNPARSED, Verdict, significant
-from ..scoring.old_answers import WrongAnswer, stratified_p, without_old_answers
+from ..scoring.old_answers import WrongAnswer, p_without_old_answers, stratified_p
 from ..scoring.paired_replies import Integers, PairedReplies, Pairs, Reading, Replies
-from ..scoring.soundness import Doubt, Guessing, Judged, attraction_text, shows_nothing
+from ..scoring.soundness import Doubt, Guessing, Judged, attraction_text, images_show_nothing
 from ..statistics.gap_tests import MeanDifference, drop_p, mean_difference, scaled_drop_p
 from ..statistics.letters import LetterPairs, standardized_drop_p
 from ..statistics.resampling import Array
@@ -152,7 +152,7 @@ class GapEvidence:
             if answer.item_id in ids
         ]
         n_bad = 0 if self.exchangeable else math.ceil(BAD_EDITS * len(ids))
-        return without_old_answers(wrong_answers, n_bad)
+        return p_without_old_answers(wrong_answers, n_bad)
 
 
 @dataclass(frozen=True)
@@ -461,7 +461,7 @@ class _Deliberation:
 
     def _no_effect(self) -> list[Doubt]:
         guessing, attraction = self.evidence.guessing, self.evidence.attraction
-        if not shows_nothing(guessing, attraction, self.evidence.alpha):
+        if not images_show_nothing(guessing, attraction, self.evidence.alpha):
             return []
         models = "; ".join(model.text() for model in guessing)
         return [doubt("no effect", models=models, old=self._old_answers())]

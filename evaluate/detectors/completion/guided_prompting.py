@@ -30,7 +30,7 @@ from ...scoring.comparison import (
     two_conditions,
 )
 from ...scoring.conditions import Query, QueryPair, open_question
-from ...scoring.scores import complete
+from ...scoring.scores import complete_outcomes
 from ...scoring.text_match import continuation, fold, rouge_l
 from ...statistics.resampling import Array
 
@@ -233,7 +233,7 @@ class GuidedPrompting(ComparingDetector):
     def _overlap(self, comparison: Comparison) -> Score:
         assert comparison.first is not None
         sides = (comparison.first, comparison.second)
-        pairs = sorted(zip(*complete(sides), strict=True))
+        pairs = sorted(zip(*complete_outcomes(sides), strict=True))
         if not pairs:
             return gap_score(comparison, "overlap", lambda _: "not_detected")
         general, guided = np.array(pairs, dtype=float).T

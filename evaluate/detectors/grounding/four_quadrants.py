@@ -28,7 +28,7 @@ from ...scoring.comparison import (
     mcnemar_score,
 )
 from ...scoring.conditions import NO_REWORDING, dropped_note
-from ...scoring.paraphrases import Paraphrase, kept, paraphrases_of
+from ...scoring.paraphrases import Paraphrase, are_kept, paraphrases_of
 from ...scoring.scores import cluster_of, make_score
 from ...scoring.unchanged import NOT_CLOSED, black_probes, closed_items, swapped_probes
 from ...statistics.quadrants import (
@@ -200,7 +200,7 @@ class FourQuadrants(ComparingDetector):
         }
 
     def _kept(self, asked: Asked) -> list[bool]:
-        return kept(asked.paraphrases, self.label)
+        return are_kept(asked.paraphrases, self.label)
 
     def _placed(self, asked: Asked, answers: Answers) -> Placed | None:
         """Return where an item belongs; None if an answer is missing."""

@@ -20,7 +20,7 @@ from ...scoring.old_answers import (
     PerturbedReplies,
     WrongAnswer,
     against_chance,
-    decided,
+    attraction_fields,
 )
 from ...scoring.scores import cluster_of, make_score, no_reference_warning
 from ...statistics.resampling import by_cluster, exact_label_swap_p
@@ -141,7 +141,7 @@ class OldAnswerAttraction:
         totals, _ = by_cluster(np.array(differences), [answer.cluster for answer in common])
         p_value, n = exact_label_swap_p(-totals), len(common)
         return {
-            **decided(own.on_perturbed, common, differences, p_value, self.settings),
+            **attraction_fields(own.on_perturbed, common, differences, p_value, self.settings),
             "accuracies": {"old answer": Count(k=k, n=n)},
             "reference": ReferenceResult(
                 model=model.model,

@@ -11,7 +11,7 @@ import pytest
 from flipbench.evaluate.published.consistency import possible_counts
 from flipbench.evaluate.published.doctor import TableIssue, examine
 from flipbench.evaluate.published.tables import PublishedResult, read_published
-from flipbench.evaluate.published.verdicts import LEVEL, judged, requirements_of
+from flipbench.evaluate.published.verdicts import LEVEL, requirements_of, score_rows
 
 PUBLISHED = Path(__file__).parents[2] / "published"
 MAIN = read_published(PUBLISHED / "perturbation_main_tables.csv")
@@ -79,7 +79,7 @@ def test_the_printed_marks_are_reproduced() -> None:
 
 
 def test_every_printed_mark_is_checked_and_a_wrong_one_is_reported() -> None:
-    marked = [row for row, _, _ in judged(MAIN) if row.mark]
+    marked = [row for row, _, _ in score_rows(MAIN) if row.mark]
     assert len(marked) == 2 * 2 * (7 + 6 + 7 + 6)  # a clean reference has no mark
     for at in range(0, len(marked), 9):
         row = marked[at]
@@ -195,7 +195,7 @@ def test_gaps_of_the_prose() -> None:
     assert "+34.14" in found[0].what and "+20.91" in found[1].what
     llava = [
         score.verdict
-        for row, model, score in judged(MAIN)
+        for row, model, score in score_rows(MAIN)
         if (row.table, row.model, row.quantity) == ("T13", "LLaVA-v1.5-7B", "generalised")
         and not model.clean
     ]

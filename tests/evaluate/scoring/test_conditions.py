@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flipbench.core.records import Probe, Response
-from flipbench.evaluate.scoring.conditions import Condition, Query, picks, remembered
+from flipbench.evaluate.scoring.conditions import Condition, Query, cache_recent, picks
 from flipbench.models.engine import Answers
 
 
@@ -34,7 +34,7 @@ def test_a_reference_is_read_once_for_many_models() -> None:
         asked.append(answers.model)
         return [Condition(answers.model, [], 0, 0)]
 
-    look_up = remembered(read)
+    look_up = cache_recent(read)
     found = [look_up(models[name])[0].name for name in "ARBRCRA"]
     assert found == list("ARBRCRA") and asked == list("ARBCA")
     assert look_up(Answers("R", "R", {}))[0].name == "R" and asked[-1] == "R"
