@@ -31,7 +31,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "prompting": ("core",),
     "reporting": ("core", "prompting"),
     "benchmarks": ("core", "prompting"),
-    "export": ("core", "prompting", "benchmarks"),
+    "export": ("core", "prompting", "reporting", "benchmarks"),
     "config": ("core", "prompting", "benchmarks"),
     "distributed": ("core", "config"),
     "models": ("core",),

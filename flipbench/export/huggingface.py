@@ -11,14 +11,14 @@ import yaml
 
 from flipbench.benchmarks.own_format import write_parquet, write_parquet_rows
 from flipbench.core.errors import DataError
-from flipbench.core.files import markdown_text, without_html, write_atomically
+from flipbench.core.files import without_html, write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, JsonDict
 from flipbench.export import card
 from flipbench.export.croissant import write_croissant
 from flipbench.export.licence import LicenceDecision, decide
-from flipbench.export.pairs import SIDES, export_name, png_of, sides
+from flipbench.export.pairs import SIDES, export_name, png_of, render_text, sides
 
 _SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"))
 
@@ -83,66 +83,25 @@ def dataset_card(
             for name in names
         ],
     }
-    licence_origin = "named by the maintainer" if decision.named else "that of the source"
-    lines = [
-        f"# {export_name(benchmark)}",
-        "",
-        card.description(benchmark),
-        "",
-        "| | |",
-        "|---|---|",
-        f"| pairs | {len(items):,} |",
-        f"| content hash | `{benchmark.id}` |",
-        *(
-            f"| source | {markdown_text(n)}: {k:,} items |"
-            for n, k in card.sources(benchmark).most_common()
-        ),
-        *(f"| {step} | {n:,} |" for step, n in benchmark.funnel.items()),
-        *(
-            f"| {step_name} | {markdown_text(value)} |"
-            for step_name, value in benchmark.made_by.items()
-        ),
-        "",
-        "## Licence",
-        "",
-        f"{markdown_text(decision.licence)}, {licence_origin}.",
-        "",
-        *(
-            f"- licence of the source: {markdown_text(name)}, {n:,} items"
-            for name, n in decision.sources.items()
-        ),
-        *(f"- {markdown_text(duty)}" for duty in decision.duties),
-        *_of_the_editor(benchmark),
-        "",
-        "## How it was made",
-        "",
-        markdown_text(f"{card.collection(benchmark)} {card.judgement(benchmark)}"),
-        "",
-        "## Uses and limits",
-        "",
-        *(
-            f"- {markdown_text(line)}"
-            for line in (
-                card.USES,
-                card.NOT_FOR_TRAINING,
-                *card.biases(benchmark),
-                *card.limitations(benchmark),
-                f"Personal data: {card.personal_data()}",
-            )
-        ),
-    ]
-    text = without_html("\n".join(lines))
-    return f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---\n{text}\n"
-
-
-def _of_the_editor(benchmark: PairedBenchmark) -> list[str]:
-    editor = benchmark.made_by.get("editor")
-    if not editor or not card.is_edited(benchmark):
-        return []
-    return [
-        f"- The pictures were drawn by {markdown_text(editor)}. The licence of that model may"
-        " restrict the use of what it draws; flipbench does not read it."
-    ]
+    text = render_text(
+        "dataset_card",
+        benchmark=benchmark,
+        decision=decision,
+        name=export_name(benchmark),
+        description=card.description(benchmark),
+        sources=card.sources(benchmark).most_common(),
+        editor=benchmark.made_by.get("editor") if card.is_edited(benchmark) else "",
+        origin=f"{card.collection(benchmark)} {card.judgement(benchmark)}",
+        limits=[
+            card.USES,
+            card.NOT_FOR_TRAINING,
+            *card.biases(benchmark),
+            *card.limitations(benchmark),
+            f"Personal data: {card.personal_data()}",
+        ],
+    )
+    header = yaml.safe_dump(head, sort_keys=False, allow_unicode=True)
+    return f"---\n{header}---\n{without_html(text)}"
 
 
 def _check_for_leaderboard(benchmark: PairedBenchmark) -> None:

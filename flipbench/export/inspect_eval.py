@@ -17,22 +17,8 @@ from flipbench.export.pairs import (
     question_rows,
     sides,
     standalone_parser,
+    write_text,
 )
-
-_README = """# {name}
-
-{pairs} pairs, original and perturbed, for [Inspect](https://inspect.aisi.org.uk):
-
-    inspect eval {name}/task.py@original  --model … --log-dir logs
-    inspect eval {name}/task.py@perturbed --model … --log-dir logs
-    flipbench gap logs/…original….eval logs/…perturbed….eval
-
-Replies are scored by `parsing.py`, flipbench's own parser; `flipbench gap` scores them again, and
-joins the two tasks by the samples' ids. Run both with the same arguments. A reply may have 16
-tokens; for a model that reasons first, raise the limit: `-T max_tokens=4096`.
-
-The pictures of `perturbed` are synthetic. Do not train on either side.
-"""
 
 
 def write_inspect(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
@@ -57,8 +43,7 @@ def write_inspect(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
     write_atomically(out / "benchmark.json", json.dumps(about | version, indent=2) + "\n")
     write_atomically(out / "parsing.py", standalone_parser())
     write_atomically(out / "scoring.py", Path(lmms_utils.__file__).read_bytes())
-    readme = _README.format(name=out.name, pairs=f"{len(benchmark.pairs):,}")
-    write_atomically(out / "README.md", readme)
+    write_text("inspect", out / "README.md", name=out.name, n_pairs=len(benchmark.pairs))
     source = Path(__file__).with_name("inspect_task.py")
     task = write_atomically(out / "task.py", source.read_bytes())
     return [task, *paths]

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from flipbench.benchmarks.own_format import write_parquet_rows
-from flipbench.core.files import markdown_text, write_atomically
+from flipbench.core.files import write_atomically
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item
 from flipbench.export import lmms_utils
@@ -22,29 +22,9 @@ from flipbench.export.pairs import (
     question_rows,
     sides,
     standalone_parser,
+    write_text,
 )
 
-_README = """# {names}
-
-{pairs} pairs, original and perturbed. From the folder above this one:
-
-    lmms-eval --model … --model_args … --include_path . --tasks {names} \\
-        --log_samples --output_path OUT
-    flipbench gap OUT/…_samples_…original….jsonl OUT/…_samples_…perturbed….jsonl
-
-Replies are scored by `parsing.py`, flipbench's own parser; `flipbench gap` scores them again, and
-joins the two tasks by `flipbench_item`. Run both with the same arguments.
-
-## Pixel limits
-
-The pictures have {span}. lmms-eval's wrappers of models that keep a picture's proportions
-replace the limits of the checkpoint's own processor, and so enlarge small pictures or reduce large
-ones: `qwen2_vl` uses 3,136 to 602,112 pixels, `qwen2_5_vl` 200,704 to 1,605,632 (version 0.7.3).
-To ask a model as flipbench does, pass the checkpoint's own limits (`size` in
-`preprocessor_config.json`) in `--model_args` as `min_pixels=…,max_pixels=…`.
-{known}
-The wrappers also put a system message before the question (`system_prompt=`).
-"""
 _FUNCTIONS = ("doc_to_visual", "doc_to_text", "doc_to_target", "process_results")
 
 
@@ -97,7 +77,15 @@ def write_lmms_eval(
         task |= {function: f"!function utils.{function}" for function in _FUNCTIONS}
         path = task_folder / f"{name}.yaml"
         paths.append(write_atomically(path, _yaml(task)))
-    write_atomically(task_folder / "README.md", _readme(benchmark, paths, models or {}))
+    limits = {name: pixel_limits(path) for name, path in (models or {}).items()}
+    write_text(
+        "lmms_eval",
+        task_folder / "README.md",
+        names=",".join(path.stem for path in paths),
+        n_pairs=len(benchmark.pairs),
+        span=_span(benchmark),
+        limits={name: ends for name, ends in limits.items() if ends},
+    )
     return paths
 
 
@@ -122,23 +110,12 @@ def pixel_limits(folder: Path) -> tuple[int, int] | None:
     return None
 
 
-def _readme(benchmark: PairedBenchmark, tasks: Sequence[Path], models: Mapping[str, Path]) -> str:
-    limits = {
-        name: limits_found for name, path in models.items() if (limits_found := pixel_limits(path))
-    }
-    sizes = [
-        ref.width * ref.height
-        for item in (*benchmark.originals, *benchmark.perturbed)
-        for ref in item.images
-    ]
+def _span(benchmark: PairedBenchmark) -> str:
+    """Return the least and the largest size of a picture."""
+    items = (*benchmark.originals, *benchmark.perturbed)
+    sizes = [ref.width * ref.height for item in items for ref in item.images]
     ends = dict.fromkeys(f"{size:,}" for size in (min(sizes), max(sizes))) if sizes else ()
-    span = f"{' to '.join(ends) or 'no'} pixels"
-    limit_lines = "".join(
-        f"- `{markdown_text(name)}`: `min_pixels={fewest},max_pixels={maximum}`\n"
-        for name, (fewest, maximum) in limits.items()
-    )
-    names = ",".join(path.stem for path in tasks)
-    return _README.format(pairs=len(benchmark.pairs), span=span, names=names, known=limit_lines)
+    return f"{' to '.join(ends) or 'no'} pixels"
 
 
 def _yaml(task: dict[str, Any]) -> str:

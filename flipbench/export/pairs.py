@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from flipbench.benchmarks.own_format import write_jsonl, write_parquet
+from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore, png_bytes
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import ImageRef, Item, JsonDict
 from flipbench.prompting import parsing, prompts, wrappers
 from flipbench.prompting.prompts import LETTERS, choice_prompt, open_prompt
+from flipbench.reporting.pages import text_environment
 
 SIDES = ("original", "perturbed")
 
@@ -116,6 +118,17 @@ def standalone_parser() -> str:
             raise AssertionError(f"{parsing.__name__} lacks the line {line!r}")
         source = source.replace(line, "")
     return f'{inspect.getsource(wrappers)}\nLETTERS = "{LETTERS}"\n{source}'
+
+
+def render_text(template: str, **values: object) -> str:
+    """Return the text of a README or card from its template."""
+    texts = text_environment(Path(__file__).parent / "templates")
+    return texts.get_template(f"{template}.md.jinja").render(values)
+
+
+def write_text(template: str, path: Path, **values: object) -> Path:
+    """Write a README from its template; return its path."""
+    return write_atomically(path, render_text(template, **values))
 
 
 def write_jsonl_pair(benchmark: PairedBenchmark, folder: Path) -> list[Path]:

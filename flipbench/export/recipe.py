@@ -17,11 +17,11 @@ import yaml
 from flipbench.benchmarks.tables import read_rows
 from flipbench.core.confined import read_confined
 from flipbench.core.errors import DataError
-from flipbench.core.files import markdown_text, write_atomically
+from flipbench.core.files import write_atomically
 from flipbench.core.paired import PairedBenchmark, PictureChoice
 from flipbench.core.records import Caption, Edit, Flip, JsonDict, Record, Verdict
 from flipbench.core.run import Run
-from flipbench.export.pairs import export_name
+from flipbench.export.pairs import export_name, write_text
 
 EXPECTED = "expected.jsonl"
 _KINDS: tuple[type[Record], ...] = (Flip, PictureChoice, Caption, Verdict)
@@ -73,7 +73,15 @@ def write_recipe(benchmark: PairedBenchmark, run: Run, folder: Path) -> list[Pat
     ]
     expected_path, note = out / EXPECTED, out / "README.md"
     write_atomically(expected_path, "".join(json.dumps(row) + "\n" for row in rows))
-    write_atomically(note, _readme(benchmark, out.name, len(rows)))
+    write_text(
+        "recipe",
+        note,
+        name=out.name,
+        source=benchmark.name,
+        n_pairs=len(benchmark.pairs),
+        n_edits=len(rows),
+        made_by=benchmark.made_by,
+    )
     return [out / "config.yaml", expected_path, note]
 
 
@@ -191,23 +199,3 @@ def _text(path: Path) -> str:
 
 def _no_recipe(path: Path) -> DataError:
     return DataError(f"{path.parent}: not a recipe: it has no {path.name}")
-
-
-def _readme(benchmark: PairedBenchmark, name: str, n_edits: int) -> str:
-    made_by = "".join(
-        f"- {role}: {markdown_text(value)}\n" for role, value in benchmark.made_by.items()
-    )
-    source = markdown_text(benchmark.name)
-    return f"""# {name}
-
-A recipe for the answer-flipped version of {source}: {len(benchmark.pairs):,} pairs kept
-of {n_edits:,} edited. It contains new answers, captions, verdicts, settings, seeds and image
-hashes, but no images, for sources whose licence forbids sharing edited ones.
-
-{made_by}
-To rebuild it (the source is read from the path in config.yaml; drawing the images needs a GPU):
-
-```bash
-flipbench rebuild {name}
-```
-"""
