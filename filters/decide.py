@@ -209,8 +209,12 @@ def _by_judges(
     decision = tally(list(votes.values()), policy.judges)
     loss = ""
     if decision != "keep":
-        who = "judges or people" if people else "judges"
-        losses = (f"rejected by {who}", f"{who} disagree", f"{who} are unsure")
+        raters_text = "judges or people" if people else "judges"
+        losses = (
+            f"rejected by {raters_text}",
+            f"{raters_text} disagree",
+            f"{raters_text} are unsure",
+        )
         is_incomplete = None in votes.values()
         loss = "a judge gave no verdict" if is_incomplete else _loss(decision, votes, losses)
     votes_cast = [v for v in verdicts if v.rater in votes]
@@ -248,5 +252,5 @@ def _is_new_answer(answer: str | None, candidate: Candidate) -> bool | None:
         return True
     if item.options is None or text in [option.casefold().strip() for option in item.options]:
         return False
-    chosen = parse_choice(answer, item.options)
-    return None if chosen < 0 else chosen == flip.new_answer
+    choice = parse_choice(answer, item.options)
+    return None if choice < 0 else choice == flip.new_answer

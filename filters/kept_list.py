@@ -50,18 +50,18 @@ def read_kept(path: Path) -> list[KeptRow]:
     columns, rows = numbered_rows(path)
     if not rows or not {"item_id", "image_sha256"} <= set(columns):
         raise DataError(f"{path}: a kept list needs rows with the columns item_id and image_sha256")
-    kept: dict[str, KeptRow] = {}
+    rows_by_id: dict[str, KeptRow] = {}
     problems = []
     for line, row in rows:
         item_id = row["item_id"]
         name = row.get("item") or item_id or "the row"
-        if item_id in kept:
+        if item_id in rows_by_id:
             problems.append(f"line {line}: {name} is listed twice")
-        kept[item_id] = KeptRow(
+        rows_by_id[item_id] = KeptRow(
             line, name, item_id, row["image_sha256"], row.get("decided_by") or ""
         )
     _refuse(path, problems)
-    return list(kept.values())
+    return list(rows_by_id.values())
 
 
 def listed_items(path: Path, items: Sequence[Item]) -> list[Item]:
@@ -110,9 +110,9 @@ def _problem(row: KeptRow, candidate: Candidate | None, images: ImageStore) -> s
 
 def _refuse(path: Path, problems: Sequence[str]) -> None:
     if problems:
-        more = f"\n  ... and {len(problems) - 5} more" if len(problems) > 5 else ""
+        summary = f"\n  ... and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise DataError(
             f"{path}: not a list of this run's pairs; was it made with the same items and seed?\n  "
             + "\n  ".join(problems[:5])
-            + more
+            + summary
         )

@@ -65,9 +65,9 @@ def keep_valid(
     raters, reports = rate(candidates, judges, run, policy, options)
     filtered = apply_policy(candidates, raters, run, policy)
     write_filtered(filtered, run.path / FOLDER, policy)
-    kept = [ruling for ruling in filtered.rulings if ruling.kept]
-    pairs = tuple(r.candidate.pair("keep" if r.decided_by else UNJUDGED) for r in kept)
-    names = {rater for ruling in kept for rater in ruling.decided_by}
+    kept_rulings = [ruling for ruling in filtered.rulings if ruling.kept]
+    pairs = tuple(r.candidate.pair("keep" if r.decided_by else UNJUDGED) for r in kept_rulings)
+    names = {rater for ruling in kept_rulings for rater in ruling.decided_by}
     made_by = {"raters": raters_text(names, run)} if names else {}
     return PairedBenchmark(name, pairs, run.images, filtered.counts, made_by), reports
 
@@ -97,22 +97,22 @@ def rate(
     DataError
         If there is nothing to judge.
     """
-    edited = [c for c in candidates if c.edit]
-    if not edited:
+    edited_candidates = [c for c in candidates if c.edit]
+    if not edited_candidates:
         raise DataError("there are no edited images to judge; run 'flipbench generate' first")
-    rules = build_rules(policy.rules, edited)
+    rules = build_rules(policy.rules, edited_candidates)
     raters = Raters(
         judges=tuple(dict.fromkeys(judge.name for judge in judges)),
         rules={rule.name: rule.slug for rule in rules},
     )
     reports = []
     if rules:
-        pairs = [(rule.name, candidate) for rule in rules for candidate in edited]
+        pairs = [(rule.name, candidate) for rule in rules for candidate in edited_candidates]
         rule_stage = RuleStage(rules, run.images)
         reports.append(run_stage(rule_stage, pairs, run, replace(options, batch_size=64)))
-    unopposed = _unopposed(edited, raters.rules, run) if judges else edited
+    unopposed = _unopposed(edited_candidates, raters.rules, run) if judges else edited_candidates
     for judge in judges:
-        tasks = edited if _rates_rejected(judge, policy) else unopposed
+        tasks = edited_candidates if _rates_rejected(judge, policy) else unopposed
         reports += [run_stage(stage, tasks, run, options) for stage in _runs_of(judge, run, policy)]
         release(judge)
     return raters, reports
@@ -125,16 +125,16 @@ def unjudged(
 
     A candidate without an edited image counts as not yet rated.
     """
-    tasks = edited = [c for c in candidates if c.edit]
+    tasks = edited_candidates = [c for c in candidates if c.edit]
     if not _rates_rejected(judge, policy):
-        rules = {rule.name for rule in build_rules(policy.rules, edited)}
-        tasks = _unopposed(edited, rules, run)
-    stored = run.ids(Verdict)
+        rules = {rule.name for rule in build_rules(policy.rules, edited_candidates)}
+        tasks = _unopposed(edited_candidates, rules, run)
+    verdict_ids = run.ids(Verdict)
     return [
         c
         for stage in _runs_of(judge, run, policy)
         for c in [*tasks, *(c for c in candidates if not c.edit)]
-        if c.edit is None or stage.id_of(c) not in stored
+        if c.edit is None or stage.id_of(c) not in verdict_ids
     ]
 
 
@@ -149,8 +149,8 @@ def apply_policy(
 def write_filtered(filtered: Filtered, folder: Path, policy: Policy) -> Path:
     """Write ``kept.csv``, ``reasons.csv``, the funnel and the policy; return the page's path."""
     write_atomically(folder / "policy.json", policy.model_dump_json(indent=2) + "\n")
-    kept = rows_csv(kept_list.HEADERS, kept_rows(filtered.rulings))
-    write_atomically(folder / "kept.csv", kept)
+    kept_csv = rows_csv(kept_list.HEADERS, kept_rows(filtered.rulings))
+    write_atomically(folder / "kept.csv", kept_csv)
     write_atomically(folder / "reasons.csv", rows_csv(funnel.HEADERS, filtered.loss_rows()))
     tables = [filtered.funnel(), filtered.losses_by_category()]
     return write_tables(tables, folder, "funnel.md", "What happened to every item")
@@ -211,11 +211,13 @@ def _runs_of(judge: Judge, run: Run, policy: Policy) -> list[JudgeStage]:
     return [JudgeStage(judge, run.images, number) for number in range(policy.n_runs)]
 
 
-def _unopposed(edited: Sequence[Candidate], rules: Collection[str], run: Run) -> list[Candidate]:
+def _unopposed(
+    candidates: Sequence[Candidate], rules: Collection[str], run: Run
+) -> list[Candidate]:
     """Return the candidates that no rule rejects."""
     rejected = {
         (verdict.edit_id, verdict.image_sha256)
         for verdict in run.read(Verdict)
         if verdict.rater in rules and verdict.decision == "reject"
     }
-    return [c for c in edited if c.edit and (c.edit.id, c.edit.image.sha256) not in rejected]
+    return [c for c in candidates if c.edit and (c.edit.id, c.edit.image.sha256) not in rejected]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from operator import itemgetter
 
 import numpy as np
@@ -112,16 +113,18 @@ def compare_kept(
     is_kept = [item.id in kept_ids for item in items]
     n_dropped = is_kept.count(False)
     for model, is_right in outcomes.items():
-        answered = [item for item in items if is_right.get(item.id) is not None]
-        kept = [item for item in answered if item.id in kept_ids]
-        k_all, k_kept = (sum(bool(is_right[i.id]) for i in part) for part in (answered, kept))
-        if n_dropped and len(kept) == len(answered):
-            kept_only[model] = Rate.wilson(k_kept, len(kept))
+        answered_items = [item for item in items if is_right.get(item.id) is not None]
+        kept_items = [item for item in answered_items if item.id in kept_ids]
+        k_all, k_kept = (
+            sum(bool(is_right[i.id]) for i in part) for part in (answered_items, kept_items)
+        )
+        if n_dropped and len(kept_items) == len(answered_items):
+            kept_only[model] = Rate.wilson(k_kept, len(kept_items))
             continue
         shift = accuracy_shift(
-            model, Rate.wilson(k_all, len(answered)), Rate.wilson(k_kept, len(kept))
+            model, Rate.wilson(k_all, len(answered_items)), Rate.wilson(k_kept, len(kept_items))
         )
-        shifts.append(replace(shift, n_unanswered=len(items) - len(answered)))
+        shifts.append(replace(shift, n_unanswered=len(items) - len(answered_items)))
     distributions = [
         distribution_shift(what, [label(item) for item in items], is_kept, seed=seed)
         for what, label in LABELS.items()
@@ -173,7 +176,7 @@ def correct_for_models(shifts: Sequence[AccuracyShift]) -> list[AccuracyShift]:
 
 
 def distribution_shift(
-    what: str, labels: Sequence[str], kept: Sequence[bool], *, seed: int = 0
+    what: str, labels: Sequence[str], is_kept: Sequence[bool], *, seed: int = 0
 ) -> DistributionShift:
     """Compare the distribution of labels among all and among the kept items.
 
@@ -187,7 +190,7 @@ def distribution_shift(
         Whether the item is kept.
     """
     everything = Counter(labels)
-    kept_counts = Counter(label for label, is_kept in zip(labels, kept, strict=True) if is_kept)
+    kept_counts = Counter(compress(labels, is_kept))
     names = tuple(sorted(everything))
     n_all, n_kept = np.array([[c[name] for name in names] for c in (everything, kept_counts)])
     n = (int(n_all.sum()), int(n_kept.sum()))

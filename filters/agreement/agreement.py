@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,8 +117,8 @@ def agreement(
     def estimate(statistic: Callable[[Array], Array]) -> Estimate:
         return _estimate(cells, statistic, generator(seed, f"{first} {second}", "kappa"), groups)
 
-    both, first_only, second_only, neither = map(int, cells.sum(axis=0))
-    counts = ((both, first_only), (second_only, neither))
+    n_both, n_first_only, n_second_only, n_neither = map(int, cells.sum(axis=0))
+    counts = ((n_both, n_first_only), (n_second_only, n_neither))
     n_one_only = len(set(a) ^ set(b))
     return Agreement(first, second, counts, estimate(_kappa), estimate(_ac1), n_one_only)
 
@@ -170,7 +171,7 @@ def krippendorff_alpha(
             if i in decisions:
                 counts[row, code(decisions[i])] += 1
     is_rated = counts.sum(axis=1) >= 2
-    counts, ids = counts[is_rated], [i for i, rated in zip(ids, is_rated, strict=True) if rated]
+    counts, ids = counts[is_rated], list(compress(ids, is_rated))
     n_raters = counts.sum(axis=1)
     pairs = (n_raters**2 - (counts**2).sum(axis=1)) / np.maximum(n_raters - 1, 1)
     groups = None if clusters is None else [clusters[i] for i in ids]
@@ -197,14 +198,14 @@ def _estimate(
         return Estimate(None)
     if clusters is not None:
         _, index = np.unique(np.asarray(clusters), return_inverse=True)
-        grouped = np.zeros((index.max() + 1, features.shape[1]))
-        np.add.at(grouped, index, features)
-        features = grouped
+        by_cluster = np.zeros((index.max() + 1, features.shape[1]))
+        np.add.at(by_cluster, index, features)
+        features = by_cluster
     if len(features) < 2:
         return Estimate(value)
     rows, counts = np.unique(features, axis=0, return_counts=True)
-    drawn = rng.multinomial(len(features), counts / len(features), size=N_BOOTSTRAP)
-    values = statistic(drawn @ rows)
+    resampled = rng.multinomial(len(features), counts / len(features), size=N_BOOTSTRAP)
+    values = statistic(resampled @ rows)
     if np.isnan(values).mean() > _MAX_UNDEFINED:
         return Estimate(value)
     low, high = np.nanpercentile(values, [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
@@ -214,16 +215,16 @@ def _estimate(
 def _kappa(cells: Array) -> Array:
     """Return Cohen's kappa of tables, (..., Q x Q); NaN if both give the same single rating."""
     table, observed = _observed(cells)
-    expected = (table.sum(axis=-1) * table.sum(axis=-2)).sum(axis=-1)
-    return _corrected(observed, expected)
+    chance = (table.sum(axis=-1) * table.sum(axis=-2)).sum(axis=-1)
+    return _corrected(observed, chance)
 
 
 def _ac1(cells: Array) -> Array:
     """Return Gwet's AC1 of tables, (..., Q x Q)."""
     table, observed = _observed(cells)
     prevalence = (table.sum(axis=-1) + table.sum(axis=-2)) / 2
-    expected = (prevalence * (1 - prevalence)).sum(axis=-1) / (table.shape[-1] - 1)
-    return _corrected(observed, expected)
+    chance = (prevalence * (1 - prevalence)).sum(axis=-1) / (table.shape[-1] - 1)
+    return _corrected(observed, chance)
 
 
 def _alpha(sums: Array) -> Array:
@@ -241,10 +242,10 @@ def _observed(cells: Array) -> tuple[Array, Array]:
     return table, np.trace(table, axis1=-2, axis2=-1)
 
 
-def _corrected(observed: Array, expected: Array) -> Array:
+def _corrected(observed: Array, chance: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore"):
-        room = 1 - expected
-        return np.asarray(np.where(room > 1e-12, (observed - expected) / room, np.nan))
+        room = 1 - chance
+        return np.asarray(np.where(room > 1e-12, (observed - chance) / room, np.nan))
 
 
 def _cross(

@@ -123,8 +123,8 @@ def ratings_of(candidates: Sequence[Candidate], verdicts: VerdictIndex, policy: 
         ratings.kinds[PEOPLE] = "person"
         decisions[PEOPLE] = _combine([decisions[person] for person in people], policy)
         for person in people:
-            others = [decisions[other] for other in people if other != person]
-            ratings.without[PEOPLE, person] = _combine(others, policy)
+            colleagues = [decisions[colleague] for colleague in people if colleague != person]
+            ratings.without[PEOPLE, person] = _combine(colleagues, policy)
     return replace(ratings, decisions=dict(decisions))
 
 

@@ -112,9 +112,9 @@ def audit(
         raise DataError(
             f"{benchmark.name}: no usable items; 'flipbench import' reports what is wrong"
         )
-    both = {model.name for model in text_models} & {model.name for model in held_out}
-    if both:
-        raise DataError(f"{min(both)}: a model that filters cannot be held out too; list it once")
+    names = {model.name for model in text_models} & {model.name for model in held_out}
+    if names:
+        raise DataError(f"{min(names)}: a model that filters cannot be held out too; list it once")
     groups = image_groups(items, run.images, settings, progress=progress)
     findings: list[AuditFinding] = []
     reports: list[StageReport] = []
@@ -125,30 +125,34 @@ def audit(
         elif check == "train_overlap":
             finding = train_overlap(items, groups, train, run.images, settings, progress=progress)
         elif check == "direct_reveal":
-            finding, more = direct_reveal(items, settings, run, reader, progress=progress)
-            reports += more
+            finding, check_reports = direct_reveal(items, settings, run, reader, progress=progress)
+            reports += check_reports
         elif check == "text_solvable":
-            finding, more = text_solvable(
+            finding, check_reports = text_solvable(
                 items, settings, run, text_models, held_out, progress=progress
             )
-            reports += more
+            reports += check_reports
         elif check == "longest_option":
             finding = longest_option(items)
         elif check == "letter_balance":
             finding = letter_balance(items, settings)
         elif check == "option_pruning":
-            finding, pruned, more = option_pruning(items, settings, run, vlms, progress=progress)
-            reports += more
+            finding, pruned, check_reports = option_pruning(
+                items, settings, run, vlms, progress=progress
+            )
+            reports += check_reports
         else:
             finding = stress_test(items, settings, _fold_groups(items, groups))
         findings.append(finding)
     findings = [_with_status(finding, settings) for finding in correct(findings)]
-    findings, funnel, kept = _funnel(items, findings, settings)
-    kept_ids = {item.id for item in kept}
-    mended = [new for old, new in zip(items, pruned, strict=True) if old.id in kept_ids]
+    findings, funnel, kept_items = _funnel(items, findings, settings)
+    kept_ids = {item.id for item in kept_items}
+    mended = [p for item, p in zip(items, pruned, strict=True) if item.id in kept_ids]
     if any(f.check == "letter_balance" and f.status == "defect" for f in findings):
         mended = balance_letters(mended, settings.seed)
-    return AuditReport(benchmark, run.images, settings, findings, funnel, kept, mended, reports)
+    return AuditReport(
+        benchmark, run.images, settings, findings, funnel, kept_items, mended, reports
+    )
 
 
 def _fold_groups(items: Sequence[Item], groups: ImageGroups) -> list[object]:
@@ -174,32 +178,32 @@ def _funnel(
     items: Sequence[Item], findings: Sequence[AuditFinding], settings: AuditSettings
 ) -> tuple[list[AuditFinding], list[AuditStep], list[Item]]:
     """Remove the items each check flags, one check after the other."""
-    left = list(items)
+    remaining = list(items)
     steps, out = [], []
     for finding in findings:
         # rates[0] of this check is that of the longest option; rates[1] is of the shortest
         longest = finding.rates[:1] if finding.check == "longest_option" else ()
         if any(_is_significant(rate, settings) for rate in longest):
-            removed = tuple(balance_longest(left, settings.seed))
-            finding = finding.model_copy(update={"items": removed})
+            removals = tuple(balance_longest(remaining, settings.seed))
+            finding = finding.model_copy(update={"items": removals})
         out.append(finding)
         drop, person = finding.ids("drop"), finding.ids("person")
         if not drop and not person:
             continue
-        remaining = [item for item in left if item.id not in drop]
-        kept = [item for item in remaining if item.id not in person]
+        not_dropped = [item for item in remaining if item.id not in drop]
+        kept_items = [item for item in not_dropped if item.id not in person]
         steps.append(
             AuditStep(
                 check=finding.check,
                 title=finding.title,
-                n_before=len(left),
-                n_dropped=len(left) - len(remaining),
-                n_person=len(remaining) - len(kept),
-                n_after=len(kept),
+                n_before=len(remaining),
+                n_dropped=len(remaining) - len(not_dropped),
+                n_person=len(not_dropped) - len(kept_items),
+                n_after=len(kept_items),
             )
         )
-        left = kept
-    return out, steps, left
+        remaining = kept_items
+    return out, steps, remaining
 
 
 def _is_significant(rate: NamedRate, settings: AuditSettings) -> bool:

@@ -92,51 +92,51 @@ def direct_reveal(
     are stored and verified, in that a failed reply never counts as "no leak", and in the rule that
     needs no model.
     """
-    asked = multiple_choice(items)
-    if not asked:
+    closed = multiple_choice(items)
+    if not closed:
         return not_run("direct_reveal", TITLE), []
-    spans = {item.id: literal_spans(item) for item in asked}
-    revealed = [item for item in asked if _reveals_answer(item, spans[item.id])]
+    spans = {item.id: literal_spans(item) for item in closed}
+    revealed = [item for item in closed if _reveals_answer(item, spans[item.id])]
     flagged = {item.id: _flag(item, spans[item.id], settings) for item in revealed}
     reports: list[StageReport] = []
     if reader is not None:
-        readings, report = _read_all(asked, reader, run, progress)
+        readings, report = _read_all(closed, reader, run, progress)
         reports.append(report)
-        for item, reading in zip(asked, readings, strict=True):
+        for item, reading in zip(closed, readings, strict=True):
             if isinstance(reading, DataError):
                 flagged[item.id] = flag(item, "person", str(reading))
             elif reading:
                 flagged[item.id] = _flag(item, reading, settings, by_reader=True)
-    ordered = tuple(flagged[item.id] for item in asked if item.id in flagged)
-    n_drop = sum(f.action == "drop" for f in ordered)
-    n_person = sum(f.action == "person" for f in ordered)
+    flagged_items = tuple(flagged[item.id] for item in closed if item.id in flagged)
+    n_drop = sum(f.action == "drop" for f in flagged_items)
+    n_person = sum(f.action == "person" for f in flagged_items)
     n_gold = len(revealed)
-    read = (
-        f"{reader.name} finds the correct option in {n_drop} of {n_items(len(asked))} and leaves"
+    summary = (
+        f"{reader.name} finds the correct option in {n_drop} of {n_items(len(closed))} and leaves"
         f" {n_person} to a person; "
         if reader
         else "No model read the questions. "
     )
-    rates = [rate("correct option’s words in the question", n_gold, len(asked))]
+    rates = [rate("correct option’s words in the question", n_gold, len(closed))]
     if reader:
-        rates.append(rate("correct option revealed, according to the reader", n_drop, len(asked)))
+        rates.append(rate("correct option revealed, according to the reader", n_drop, len(closed)))
     return (
         AuditFinding(
             check="direct_reveal",
             title=TITLE,
             status="defect" if n_drop + n_person else "look" if n_gold else "ok",
-            sentence=f"{read}{'t' if reader else 'T'}he correct option’s exact words occur in"
-            f" the question of {n_gold} of {n_items(len(asked))}.",
+            sentence=f"{summary}{'t' if reader else 'T'}he correct option’s exact words occur in"
+            f" the question of {n_gold} of {n_items(len(closed))}.",
             todo="Rewrite the question without the quoted words, or leave the item out.",
             limits="It is unknown how many leaks a model overlooks: have a person read a sample."
             if reader
             else "Synonyms and abbreviations are not found without a model that reads.",
             rates=tuple(rates),
-            items=ordered,
+            items=flagged_items,
             details={
                 "reader": reader.name if reader else None,
                 "level": settings.reveal_level,
-                "n_left_out": len(items) - len(asked),
+                "n_left_out": len(items) - len(closed),
             },
         ),
         reports,
@@ -235,14 +235,14 @@ def _flag(
     )
     drop = False
     if _offers_all(item, evidence):
-        why = "the question lists every option, as a choice"
+        reason = "the question lists every option, as a choice"
     elif not gold:
-        why = "the question contains a wrong option"
+        reason = "the question contains a wrong option"
     else:
-        why = "the question contains the correct option"
+        reason = "the question contains the correct option"
         drop = by_reader and level >= settings.reveal_level
     details = {"evidence": [piece.model_dump() for piece in evidence]}
-    return flag(item, "drop" if drop else "look", f"{why} ({quoted})", details=details)
+    return flag(item, "drop" if drop else "look", f"{reason} ({quoted})", details=details)
 
 
 def _read_all(
@@ -262,8 +262,8 @@ def _read_all(
     for item, probe in zip(items, probes, strict=True):
         response = answers.to(probe)
         if response is None:
-            why = errors.get(stage.id_of(probe), "it was not asked")
-            readings.append(DataError(f"the reader gave no reply: {why}"))
+            problem = errors.get(stage.id_of(probe), "it was not asked")
+            readings.append(DataError(f"the reader gave no reply: {problem}"))
         else:
             readings.append(result_or_error(read_reveal, response.text, item))
     return readings, report

@@ -76,19 +76,20 @@ def duplicates(items: Sequence[Item], groups: ImageGroups) -> AuditFinding:
     Several questions about one image file are common; they are counted, not flagged.
     """
     flagged = {item.id: f for item in items if (f := _unreadable(item, groups))}
-    first: dict[tuple[object, ...], Item] = {}
+    earliest: dict[tuple[object, ...], Item] = {}
     near: dict[int, tuple[Item, ImageRef]] = {}
     for item in items:
         if not item.images or item.id in flagged:
             continue
-        earlier = first.setdefault((groups.key(item), *_question(item)), item)
+        earlier = earliest.setdefault((groups.key(item), *_question(item)), item)
         if earlier is not item:
             for repeat in _repeat(item, earlier):
                 flagged.setdefault(repeat.item_id, repeat)
         elif copies := _near_copy(item, groups, near):
-            ref, other, its = copies
-            why = f"{_its_image(item, ref)} is nearly that of {other.name}, with another question"
-            flagged[item.id] = flag(item, "look", why, pictures=(ref, its))
+            ref, earlier_item, its = copies
+            image = _its_image(item, ref)
+            reason = f"{image} is nearly that of {earlier_item.name}, with another question"
+            flagged[item.id] = flag(item, "look", reason, pictures=(ref, its))
         for ref in item.images:
             near.setdefault(groups.of[ref.sha256], (item, ref))
     with_images = [item for item in items if item.images]
@@ -138,47 +139,50 @@ def train_overlap(
     The authors of MedGemma found that the splits of VQA-RAD share images, and split it again.
     """
     if train is None:
-        why = "No training split was given."
-        how = "Give the benchmark’s training split, if it has one."
-        return not_run("train_overlap", TRAIN_TITLE, why, how)
+        reason = "No training split was given."
+        remedy = "Give the benchmark’s training split, if it has one."
+        return not_run("train_overlap", TRAIN_TITLE, reason, remedy)
     train_prints = fingerprints(
         [r for item in train for r in item.images], store, progress=progress
     )
     pairs = near_pairs(
         groups.prints, train_prints, settings.hash_distance, settings.pixel_difference
     )
-    known = {ref.sha256: ref for item in train for ref in item.images}
-    seen = {r.sha256: r for item in items for r in item.images if r.sha256 in known}
+    train_refs = {ref.sha256: ref for item in train for ref in item.images}
+    matched_refs = {r.sha256: r for item in items for r in item.images if r.sha256 in train_refs}
     for i, j in pairs:
-        seen.setdefault(groups.prints.refs[i].sha256, train_prints.refs[j])
+        matched_refs.setdefault(groups.prints.refs[i].sha256, train_prints.refs[j])
     uses = {ref.sha256: item for item in reversed(train) for ref in item.images}
-    asked = {(r.sha256, _folded(item.question)) for item in train for r in item.images}
+    train_questions = {(r.sha256, _folded(item.question)) for item in train for r in item.images}
     flagged = []
     for item in items:
-        matches = [(ref, seen[ref.sha256]) for ref in item.images if ref.sha256 in seen]
+        matches = [
+            (ref, matched_refs[ref.sha256]) for ref in item.images if ref.sha256 in matched_refs
+        ]
         if not matches:
             continue
-        own, other = matches[0]
-        nearly = "" if own.sha256 == other.sha256 else "nearly "
-        why = f"{_its_image(item, own)} is {nearly}that of training item {uses[other.sha256].name}"
-        if any((o.sha256, _folded(item.question)) in asked for _, o in matches):
-            why += ", which asks the same question"
-        flagged.append(flag(item, "drop", why, pictures=(own, other)))
+        ref, train_ref = matches[0]
+        nearly = "" if ref.sha256 == train_ref.sha256 else "nearly "
+        name = uses[train_ref.sha256].name
+        reason = f"{_its_image(item, ref)} is {nearly}that of training item {name}"
+        if any((o.sha256, _folded(item.question)) in train_questions for _, o in matches):
+            reason += ", which asks the same question"
+        flagged.append(flag(item, "drop", reason, pictures=(ref, train_ref)))
     n_images = len(groups.of)
     return AuditFinding(
         check="train_overlap",
         title=TRAIN_TITLE,
         status="defect" if flagged else "ok",
-        sentence=f"{len(seen)} of {n_images:,} image files, in {len(flagged)} of"
+        sentence=f"{len(matched_refs)} of {n_images:,} image files, in {len(flagged)} of"
         f" {n_items(len(items))}, are in the training split.",
         todo="Leave these items out of the test split, or split the data again by image.",
         limits=_LIMITS,
         rates=(
-            rate("image files in the training split", len(seen), n_images),
+            rate("image files in the training split", len(matched_refs), n_images),
             rate("items with such an image", len(flagged), len(items)),
         ),
         items=tuple(flagged),
-        details={"n_train_items": len(train), "n_train_images": len(known)},
+        details={"n_train_items": len(train), "n_train_images": len(train_refs)},
     )
 
 
@@ -196,11 +200,11 @@ def _repeat(item: Item, earlier: Item) -> list[FlaggedItem]:
     exact = item.images == earlier.images
     picture = "the same" if exact else "a near-duplicate"
     if _folded(item.answer_text) == _folded(earlier.answer_text):
-        why = f"repeats {earlier.name}: {picture} image, question, options and answer"
-        return [_flag_pair(item, earlier, "drop", why)]
+        reason = f"repeats {earlier.name}: {picture} image, question, options and answer"
+        return [_flag_pair(item, earlier, "drop", reason)]
     if not exact:
-        why = f"{picture} image and the question of {earlier.name}, but another answer: "
-        return [_flag_pair(item, earlier, "look", why + _answers(item, earlier))]
+        reason = f"{picture} image and the question of {earlier.name}, but another answer: "
+        return [_flag_pair(item, earlier, "look", reason + _answers(item, earlier))]
     return [
         _flag_pair(
             a,
@@ -220,10 +224,10 @@ def _near_copy(
     item: Item, groups: ImageGroups, near: dict[int, tuple[Item, ImageRef]]
 ) -> tuple[ImageRef, Item, ImageRef] | None:
     """Return an image of the item, and an earlier item with another file of the same picture."""
-    own = {ref.sha256 for ref in item.images}
+    hashes = {ref.sha256 for ref in item.images}
     for ref in item.images:
         earlier, its = near.get(groups.of[ref.sha256], (None, ref))
-        if earlier is not None and not own & {r.sha256 for r in earlier.images}:
+        if earlier is not None and not hashes & {r.sha256 for r in earlier.images}:
             return ref, earlier, its
     return None
 
@@ -241,8 +245,8 @@ def _flag_pair(item: Item, other: Item, action: Action, why: str) -> FlaggedItem
 def _unreadable(item: Item, groups: ImageGroups) -> FlaggedItem | None:
     for ref in item.images:
         if ref.sha256 in groups.prints.lost:
-            why = f"{_its_image(item, ref)} cannot be opened: {groups.prints.lost[ref.sha256]}"
-            return flag(item, "person", why)
+            reason = f"{_its_image(item, ref)} cannot be opened: {groups.prints.lost[ref.sha256]}"
+            return flag(item, "person", reason)
     return None
 
 

@@ -112,8 +112,8 @@ def near_pairs(
         left, right = np.nonzero(close)
         left += start
         if second is None:
-            upper = left < right
-            left, right = left[upper], right[upper]
+            is_ordered = left < right
+            left, right = left[is_ordered], right[is_ordered]
         pairs += _similar(first, other, left, right, difference)
     return pairs
 
@@ -125,21 +125,21 @@ def _similar(
     right: NDArray[np.intp],
     difference: float,
 ) -> list[tuple[int, int]]:
-    kept: list[tuple[int, int]] = []
+    pairs: list[tuple[int, int]] = []
     edges = _shorter_edges(first), _shorter_edges(other)
     allowed = 255 * difference
     for start in range(0, len(left), _PAIRS):
         i, j = left[start : start + _PAIRS], right[start : start + _PAIRS]
         gap = first.thumbnails[i].astype(np.int16) - other.thumbnails[j]
         peak = np.abs(gap).max(axis=1)
-        same = peak <= allowed
+        is_similar = peak <= allowed
         noise = np.clip(_SHARP_EDGE / np.minimum(edges[0][i], edges[1][j]), 1, _MOST_NOISE)
-        for pair in np.flatnonzero(~same & (peak <= noise * allowed)):
+        for pair in np.flatnonzero(~is_similar & (peak <= noise * allowed)):
             grey = np.abs(gap[pair].reshape(-1, 3) @ _GREY).max()
             spread = np.abs(gap[pair]).mean()
-            same[pair] = grey <= allowed and peak[pair] <= allowed + _NOISE_PEAK * spread
-        kept += zip(i[same].tolist(), j[same].tolist(), strict=True)
-    return kept
+            is_similar[pair] = grey <= allowed and peak[pair] <= allowed + _NOISE_PEAK * spread
+        pairs += zip(i[is_similar].tolist(), j[is_similar].tolist(), strict=True)
+    return pairs
 
 
 def _shorter_edges(prints: Fingerprints) -> NDArray[np.int64]:

@@ -94,8 +94,8 @@ def longest_option(items: Sequence[Item]) -> AuditFinding:
         return not_run("longest_option", LENGTH_TITLE)
     rates = []
     for extreme in ("longest", "shortest"):
-        compared = [lengths(item, shortest=extreme == "shortest") for item in closed]
-        informative = [c for c in compared if c.n_extreme < c.n_options]
+        comparisons = [lengths(item, shortest=extreme == "shortest") for item in closed]
+        informative = [c for c in comparisons if c.n_extreme < c.n_options]
         rates.append(
             rate(
                 f"correct option among the {extreme}",
@@ -136,18 +136,18 @@ def balance_longest(items: Sequence[Item], seed: int) -> list[FlaggedItem]:
     ----------
     MedThinkVQA, section 3.3. Differs from the paper in that the number follows from a rule.
     """
-    compared = [(item, lengths(item)) for item in multiple_choice(items)]
-    excess = sum(c.excess for _, c in compared)
-    strict = [(item, c.excess) for item, c in compared if c.strict]
-    why = "its correct option is the only longest one; sampled to bring the share back to chance"
-    removed = []
+    compared_items = [(item, lengths(item)) for item in multiple_choice(items)]
+    excess = sum(c.excess for _, c in compared_items)
+    strict = [(item, c.excess) for item, c in compared_items if c.strict]
+    reason = "its correct option is the only longest one; sampled to bring the share back to chance"
+    removals = []
     for index in generator(seed, "longest_option", "balance").permutation(len(strict)):
         item, gain = strict[index]
         if excess - gain / 2 <= 0:  # removing one more would overshoot
             break
         excess -= gain
-        removed.append(flag(item, "drop", why))
-    return removed
+        removals.append(flag(item, "drop", reason))
+    return removals
 
 
 # --- letters --------------------------------------------------------------------------------------
@@ -263,9 +263,9 @@ def prune_options(item: Item, wrong_picks: Mapping[int, int], n_options: int, se
         return item
     if has_fixed_options(item):
         return item
-    wrong = [slot for slot in range(len(item.options)) if slot != item.answer]
+    wrong_slots = [slot for slot in range(len(item.options)) if slot != item.answer]
     rng = generator(seed, item.id, "prune options")
-    shuffled = [wrong[i] for i in rng.permutation(len(wrong))]
+    shuffled = [wrong_slots[i] for i in rng.permutation(len(wrong_slots))]
     most_picked = sorted(shuffled, key=lambda slot: -wrong_picks.get(slot, 0))[: n_options - 1]
     slots = sorted([item.answer, *most_picked])
     return item.revised(
@@ -298,32 +298,34 @@ def option_pruning(
     reports : list of StageReport
         Of asking the models.
     """
-    many = with_many_options(items, settings.n_options)
-    if not many:
+    long_items = with_many_options(items, settings.n_options)
+    if not long_items:
         sentence = f"No item has more than {settings.n_options} options."
         finding = AuditFinding(
             check="option_pruning", title=MANY_TITLE, status="ok", sentence=sentence
         )
         return finding, list(items), []
     if not models:
-        why = f"{n_items(len(many))} have more than {settings.n_options} options, but no"
-        why += " preliminary model was given to select among them."
-        how = "Give one or more models that see the images; several are fairer than one."
-        return not_run("option_pruning", MANY_TITLE, why, how), list(items), []
-    picks, reports = _wrong_picks(many, models, run, progress)
-    by_id = {i.id: prune_options(i, picks[i.id], settings.n_options, settings.seed) for i in many}
+        problem = f"{n_items(len(long_items))} have more than {settings.n_options} options, but no"
+        problem += " preliminary model was given to select among them."
+        remedy = "Give one or more models that see the images; several are fairer than one."
+        return not_run("option_pruning", MANY_TITLE, problem, remedy), list(items), []
+    picks, reports = _wrong_picks(long_items, models, run, progress)
+    by_id = {
+        i.id: prune_options(i, picks[i.id], settings.n_options, settings.seed) for i in long_items
+    }
     finding = AuditFinding(
         check="option_pruning",
         title=MANY_TITLE,
         status="look",
-        sentence=f"{n_items(len(many))} of {len(items):,} have more than {settings.n_options}"
+        sentence=f"{n_items(len(long_items))} of {len(items):,} have more than {settings.n_options}"
         " options.",
         todo="mended/ contains the kept items with fewer options: the correct one, those that the"
         " preliminary models wrongly chose, and others at random.",
         limits="Pruning by a model’s errors makes that model look worse than others: exclude "
         + ", ".join(model.name for model in models)
         + " from comparisons on the pruned items.",
-        items=tuple(_flag(item, by_id[item.id], picks[item.id]) for item in many),
+        items=tuple(_flag(item, by_id[item.id], picks[item.id]) for item in long_items),
     )
     return finding, [by_id.get(item.id, item) for item in items], reports
 
@@ -346,8 +348,8 @@ def _wrong_picks(
 
 
 def _flag(item: Item, pruned: Item, picks: Counter[int]) -> FlaggedItem:
-    wrong = ", ".join(f"{LETTERS[slot]} by {n}" for slot, n in sorted(picks.items()))
-    why = f"{len(item.options or ())} options; wrongly chosen: {wrong or 'none'}"
+    wrong_letters = ", ".join(f"{LETTERS[slot]} by {n}" for slot, n in sorted(picks.items()))
+    reason = f"{len(item.options or ())} options; wrongly chosen: {wrong_letters or 'none'}"
     if pruned is item:
-        return flag(item, "look", f"{why}; unchanged, since its options refer to others")
-    return flag(item, "change", why)
+        return flag(item, "look", f"{reason}; unchanged, since its options refer to others")
+    return flag(item, "change", reason)

@@ -70,16 +70,18 @@ def write_audit(report: AuditReport, folder: Path, more: Sequence[Section] = ())
 
 def headline(report: AuditReport, more: Sequence[Section] = ()) -> str:
     """Return the summary: items kept, left to a person, checks that call for action; sections."""
-    n, kept = len(report.benchmark.items), len(report.kept)
-    bad = sum(f.status == "defect" for f in report.findings)
-    skipped = sum(f.status == "not_run" for f in report.findings)
+    n, n_kept = len(report.benchmark.items), len(report.kept)
+    n_defects = sum(f.status == "defect" for f in report.findings)
+    n_skipped = sum(f.status == "not_run" for f in report.findings)
     person = sum(step.n_person for step in report.funnel)
-    parts = [f"{kept:,} of {n_items(n)} kept"]
+    parts = [f"{n_kept:,} of {n_items(n)} kept"]
     if person:
         parts.append(f"{person:,} left to a person")
-    parts.append(f"{bad} of {len(report.findings) - skipped} checks that ran call for action")
-    if skipped:
-        parts.append(f"{skipped} did not run")
+    parts.append(
+        f"{n_defects} of {len(report.findings) - n_skipped} checks that ran call for action"
+    )
+    if n_skipped:
+        parts.append(f"{n_skipped} did not run")
     return " ".join(["; ".join(parts) + ".", *(s.headline for s in more if s.headline)])
 
 
@@ -119,7 +121,7 @@ def markdown(report: AuditReport, more: Sequence[Section] = ()) -> str:
 
 def html(report: AuditReport, more: Sequence[Section] = ()) -> str:
     """Return the HTML page."""
-    shown = cache(partial(thumbnail, report.images))
+    cached_thumbnail = cache(partial(thumbnail, report.images))
     return (
         environment(_TEMPLATES)
         .get_template("audit.html.jinja")
@@ -130,7 +132,7 @@ def html(report: AuditReport, more: Sequence[Section] = ()) -> str:
             headline=headline(report, more),
             flagged={finding.check: _shown(finding) for finding in report.findings},
             items={item.id: item for item in report.benchmark.items},
-            thumbnails=lambda flagged: list(filter(None, map(shown, flagged.pictures))),
+            thumbnails=lambda flagged: list(filter(None, map(cached_thumbnail, flagged.pictures))),
             action=ACTION,
             rates_table=rates_table,
             status=STATUS,

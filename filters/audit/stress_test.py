@@ -79,8 +79,8 @@ def stress_test(
         str(row) if groups is None or groups[row] is None else f"g{groups[row]}" for row in rows
     ]
     if len(set(group_of)) < 2 * settings.n_folds:
-        why = f"{n_items(len(closed))} with options are too few for {settings.n_folds} folds."
-        return not_run("stress_test", TITLE, why)
+        problem = f"{n_items(len(closed))} with options are too few for {settings.n_folds} folds."
+        return not_run("stress_test", TITLE, problem)
     table = _table(closed)
     rng = generator(settings.seed, "stress_test", "audit")
     n = len(closed)
@@ -234,9 +234,9 @@ def _margins(scores: Array, sizes: NDArray[np.intp], golds: NDArray[np.intp]) ->
     rows = (starts + golds).T
     columns = np.arange(scores.shape[1])
     correct = scores[rows, columns]
-    others = scores.copy()
-    others[rows, columns] = -np.inf
-    margins = correct - np.maximum.reduceat(others, starts, axis=0)
+    other_scores = scores.copy()
+    other_scores[rows, columns] = -np.inf
+    margins = correct - np.maximum.reduceat(other_scores, starts, axis=0)
     return np.where(np.abs(margins) < 1e-9, 0.0, margins)
 
 

@@ -76,9 +76,9 @@ def text_solvable(
     """
     closed = multiple_choice(items)
     if not models or not closed:
-        why = "No text-only model was given." if closed else "No item has options."
-        how = "Give two or three models to filter with and, ideally, another one held out."
-        return not_run("text_solvable", TITLE, why, how), []
+        problem = "No text-only model was given." if closed else "No item has options."
+        remedy = "Give two or three models to filter with and, ideally, another one held out."
+        return not_run("text_solvable", TITLE, problem, remedy), []
     reports: list[StageReport] = []
 
     def outcomes_of(model: TextModel) -> Outcomes:
@@ -109,10 +109,10 @@ def text_solvable(
         name, outcomes = f"{model.name} (held out)", outcomes_of(model)
         rates.append(_accuracy(f"{name}, all items", closed, outcomes, everything))
         rates.append(_accuracy(f"{name}, items kept", closed, outcomes, ~drop))
-        dropped = _accuracy(f"{name}, items dropped", closed, outcomes, drop)
-        rates.append(dropped.model_copy(update={"p_value": None}))
+        dropped_accuracy = _accuracy(f"{name}, items dropped", closed, outcomes, drop)
+        rates.append(dropped_accuracy.model_copy(update={"p_value": None}))
     n_incomplete = int(np.isnan(filtering).any(axis=(0, 2)).sum())
-    expected = _expected_by_guessing(closed, settings, len(models))
+    n_expected = _expected_by_guessing(closed, settings, len(models))
     limits = "Models used for filtering look worse afterwards than others: judge the kept items by"
     limits += " held-out models" + ("." if held_out else ", of which none was given.")
     if n_incomplete:
@@ -126,7 +126,7 @@ def text_solvable(
         status="defect" if n_drop else "ok",
         sentence=f"{n_drop} of {n_items(n)} are solved without the image (rule"
         f" {settings.rule}, {len(models)} model{'s' * (len(models) > 1)} x {settings.n_runs} runs);"
-        f" guessing alone would solve {expected:.2g}.",
+        f" guessing alone would solve {n_expected:.2g}.",
         todo="Leave out the items flagged here, or change them so that the image is needed. If a"
         " model is above chance on the kept items, find out what it knows or guesses from.",
         limits=limits,
@@ -144,7 +144,7 @@ def text_solvable(
             "rule": settings.rule,
             "models": [model.name for model in models],
             "held_out": [model.name for model in held_out],
-            "expected_by_guessing": expected,
+            "expected_by_guessing": n_expected,
             "n_incomplete": n_incomplete,
             "n_left_out": len(items) - n,
         },
@@ -181,9 +181,11 @@ def _accuracy(
 
     Further runs repeat the same items, so they are no independent evidence.
     """
-    answered = np.flatnonzero(mask & np.isfinite(outcomes[:, 0]))
-    n_correct = int(outcomes[answered, 0].sum())
-    return rate(name, n_correct, len(answered), chances_of([items[i] for i in answered.tolist()]))
+    answered_rows = np.flatnonzero(mask & np.isfinite(outcomes[:, 0]))
+    n_correct = int(outcomes[answered_rows, 0].sum())
+    return rate(
+        name, n_correct, len(answered_rows), chances_of([items[i] for i in answered_rows.tolist()])
+    )
 
 
 def _expected_by_guessing(items: Sequence[Item], settings: AuditSettings, n_models: int) -> float:

@@ -283,8 +283,8 @@ class ReviewApp:
 
     def _is_hidden(self, position: int, reviewer: str) -> bool:
         """Return whether the reviewer has to answer before seeing the rest."""
-        own = self.ledger.verdicts(position).get(reviewer)
-        return self.blind and (own is None or own.blind_answer is None)
+        own_verdict = self.ledger.verdicts(position).get(reviewer)
+        return self.blind and (own_verdict is None or own_verdict.blind_answer is None)
 
     def _key(self, path: str) -> str:
         return hmac.new(self._secret, path.encode(), hashlib.sha256).hexdigest()[:32]
@@ -297,16 +297,16 @@ class ReviewApp:
         view |= pair.shown()
         if is_hidden:
             return view
-        own = self.ledger.verdicts(position).get(reviewer)
+        own_verdict = self.ledger.verdicts(position).get(reviewer)
         is_shown = reviewer in verdicts or not self.ledger.task.independent
-        others = sorted((r, v) for r, v in verdicts.items() if r != reviewer and is_shown)
+        other_verdicts = sorted((r, v) for r, v in verdicts.items() if r != reviewer and is_shown)
         revealed = pair.revealed()
         if self.blind and revealed["left"]:
             revealed["left"]["src"] += f"?key={self._key(revealed['left']['src'])}"
         return view | {
             **revealed,
-            "mine": _verdict(own) if own else None,
-            "others": [{"rater": rater} | _verdict(verdict) for rater, verdict in others],
+            "mine": _verdict(own_verdict) if own_verdict else None,
+            "others": [{"rater": rater} | _verdict(verdict) for rater, verdict in other_verdicts],
         }
 
 
@@ -368,9 +368,9 @@ def _refused(_: Request, error: Exception) -> Response:
 
 def _invalid(_: Request, error: Exception) -> Response:
     assert isinstance(error, ValidationError)
-    first = error.errors()[0]
-    where = ".".join(map(str, first["loc"])) or "the request"
-    return _error(400, f"{where}: {first['msg']}")
+    problem = error.errors()[0]
+    field_path = ".".join(map(str, problem["loc"])) or "the request"
+    return _error(400, f"{field_path}: {problem['msg']}")
 
 
 def _failed(_: Request, error: Exception) -> Response:

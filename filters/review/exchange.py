@@ -49,9 +49,9 @@ class ImportReport:
     def __str__(self) -> str:
         """Return one line for people."""
         replacing = f" ({self.n_replacing} in place of earlier ones)" if self.n_replacing else ""
-        others = f", {self.n_other} of judges and rules left out" if self.n_other else ""
+        judges_text = f", {self.n_other} of judges and rules left out" if self.n_other else ""
         return (
-            f"{self.n_new} new verdicts{replacing}, {self.n_known} already known{others},"
+            f"{self.n_new} new verdicts{replacing}, {self.n_known} already known{judges_text},"
             f" {self.n_empty} rows without a decision, {len(self.problems)} rows that do not fit"
         )
 
@@ -258,17 +258,17 @@ def import_rows(
             continue
         try:
             rater, position, verdict = _fit(ledger, cells)
-            stored = ledger.verdicts(position).get(rater)
-            if blind and (stored is None or stored.blind_answer is None):
+            stored_verdict = ledger.verdicts(position).get(rater)
+            if blind and (stored_verdict is None or stored_verdict.blind_answer is None):
                 raise Refused(f"this review is blind, and {rater} has not answered the question")
         except DataError as error:
             report.problems.append(f"{source}: {error}")
             continue
-        counted = (stored.decision, stored.reason) if stored and stored.decided else None
-        if newest.get((rater, position), counted) == (verdict.decision, verdict.reason):
+        previous = stored_verdict[2:4] if stored_verdict and stored_verdict.decided else None
+        if newest.get((rater, position), previous) == (verdict.decision, verdict.reason):
             report.n_known += 1
             continue
-        is_replaced = stored is not None and stored.reason != ANSWERED_BLIND
+        is_replaced = stored_verdict is not None and stored_verdict.reason != ANSWERED_BLIND
         report.n_replacing += is_replaced or (rater, position) in newest
         newest[rater, position] = verdict.decision, verdict.reason
         verdicts.append((rater, position, verdict))

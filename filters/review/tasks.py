@@ -91,8 +91,8 @@ class Pair:
     @property
     def pictures(self) -> tuple[ImageRef, ...]:
         """The left picture, any others that are the same on both sides, then the right one."""
-        left = (self.left,) if self.left else ()
-        return (*left, *(ref for _, ref in self.others), self.right)
+        left_pictures = (self.left,) if self.left else ()
+        return (*left_pictures, *(ref for _, ref in self.others), self.right)
 
     def shown(self) -> dict[str, Any]:
         """Return what a reviewer sees at once, as JSON for the page."""

@@ -157,12 +157,12 @@ def embed_corpus(
         "corpus_fingerprint": corpus.fingerprint,
         "shard_size": shard_size,
     }
-    stored = read_manifest(folder)
-    if stored is None:
+    stored_manifest = read_manifest(folder)
+    if stored_manifest is None:
         _write_manifest(folder, manifest)
     else:
-        _check_manifest(stored, manifest, folder)
-        if "n" in stored:  # finished, unless shards have been deleted
+        _check_manifest(stored_manifest, manifest, folder)
+        if "n" in stored_manifest:  # finished, unless shards have been deleted
             opened = result_or_error(open_embeddings, folder, encoder)
             if not isinstance(opened, DataError):
                 return opened
@@ -500,11 +500,11 @@ def _identity(encoder: ImageEncoder) -> Entry:
     }
 
 
-def _check_encoder(stored: Entry, identity: Entry, folder: Path) -> None:
-    if any(stored[name] != value for name, value in identity.items()):
+def _check_encoder(manifest: Entry, identity: Entry, folder: Path) -> None:
+    if any(manifest[name] != value for name, value in identity.items()):
         stored_encoder, encoder = (
             f"{m['encoder']} ({m['dimension']} x {m['dtype']}, fingerprint {m['fingerprint']})"
-            for m in (stored, identity)
+            for m in (manifest, identity)
         )
         raise DataError(
             f"{folder}: holds vectors of {stored_encoder}, not of {encoder}; embed into another"
@@ -512,12 +512,15 @@ def _check_encoder(stored: Entry, identity: Entry, folder: Path) -> None:
         )
 
 
-def _check_manifest(stored: Entry, manifest: Entry, folder: Path) -> None:
+def _check_manifest(stored_manifest: Entry, manifest: Entry, folder: Path) -> None:
     names = ("encoder", "fingerprint", "dimension", "dtype")
-    _check_encoder(stored, {name: manifest[name] for name in names}, folder)
+    _check_encoder(stored_manifest, {name: manifest[name] for name in names}, folder)
     for name in ("corpus_fingerprint", "shard_size"):
-        if stored[name] != manifest[name] and not (name == "shard_size" and "n" in stored):
+        if stored_manifest[name] != manifest[name] and not (
+            name == "shard_size" and "n" in stored_manifest
+        ):
             raise DataError(
-                f"{folder}: holds part of {stored['corpus']} with {name} {stored[name]}, not"
-                f" {manifest['corpus']} with {manifest[name]}; embed into another folder"
+                f"{folder}: holds part of {stored_manifest['corpus']} with {name}"
+                f" {stored_manifest[name]}, not {manifest['corpus']} with {manifest[name]}; embed"
+                " into another folder"
             )

@@ -91,10 +91,10 @@ def read_flagged(run_path: Path) -> list[FlaggedPair]:
         try:
             pair = FlaggedPair.model_validate_json(line)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
+            problem = error.errors()[0]
+            field_path = ".".join(map(str, problem["loc"]))
             raise DataError(
-                f"{path}:{number}: not a flagged pair ({where}: {first['msg']}); run"
+                f"{path}:{number}: not a flagged pair ({field_path}: {problem['msg']}); run"
                 " 'flipbench audit' again"
             ) from error
         pairs.setdefault(pair.key, pair)

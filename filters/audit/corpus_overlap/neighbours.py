@@ -59,12 +59,12 @@ class Vectors:
         """Whether the rows are hash codes, compared by their bits."""
         return bool(self.dtype == np.uint8)
 
-    def check_like(self, other: Vectors) -> None:
+    def check_like(self, corpus: Vectors) -> None:
         """Raise a `DataError` if dimension or type differ: they are of different encoders."""
-        if (self.dimension, self.dtype) != (other.dimension, other.dtype):
+        if (self.dimension, self.dtype) != (corpus.dimension, corpus.dtype):
             raise DataError(
-                f"{self.name}: {self.dimension} x {self.dtype}, but {other.name}:"
-                f" {other.dimension} x {other.dtype}; embed both with the same encoder"
+                f"{self.name}: {self.dimension} x {self.dtype}, but {corpus.name}:"
+                f" {corpus.dimension} x {corpus.dtype}; embed both with the same encoder"
             )
 
     def take(self, rows: Rows) -> Array:

@@ -199,8 +199,8 @@ def corpus_overlap(
     for value in (alpha, *alphas):
         if not 0 < value < 1:
             raise ConfigError(f"alpha must be between 0 and 1, not {value:g}")
-    if taken := {BENCHMARK, CORPUS, CLEAN} & set(controls):
-        raise ConfigError(f"the name {min(taken)!r} is taken; name the control otherwise")
+    if taken_names := {BENCHMARK, CORPUS, CLEAN} & set(controls):
+        raise ConfigError(f"the name {min(taken_names)!r} is taken; name the control otherwise")
     _check(benchmark, corpus, match_types)
     vectors = _vectors("the corpus", corpus)
     sample = sample_rows(
@@ -367,8 +367,10 @@ def _hubs(
         return {}, 0
     by_hub = np.flatnonzero(flagged & np.isin(neighbours, list(hubs)))
     nearer = nearest(benchmark.take(by_hub), corpus, k=len(hubs) + 1)
-    others = np.where(np.isin(nearer.rows, list(hubs)), np.inf, nearer.distances).min(axis=1)
-    return hubs, int((others > tau).sum())
+    next_distances = np.where(np.isin(nearer.rows, list(hubs)), np.inf, nearer.distances).min(
+        axis=1
+    )
+    return hubs, int((next_distances > tau).sum())
 
 
 def _verdict(overlap: CorpusOverlap) -> OverlapVerdict:
