@@ -25,20 +25,19 @@ from flipbench.core.stage import (
 )
 
 log = logging.getLogger(__name__)
-_PER_ACTOR = 2  # batches at an actor, so that the next one is there when it has done the first
-_DEATHS = 3  # of actors over a batch, before it is tried item by item, and an item given up
-_PATIENCE = 30.0  # seconds without an actor before it is said what they wait for
+_MAX_DEATHS = 3  # of actors over a batch, before its items are tried alone, and one given up
+_SECONDS_BEFORE_LOG = 30.0  # before we log that no actor is available
 
 
 class StageActor:
     """A process of the cluster that holds a stage and processes batches."""
 
-    stage: Stage[Any]
+    def __init__(self, stage: Stage[Any], directory: str, folder: str) -> None:
+        self.stage, self.problem = stage, go_to(directory, folder)
 
-    def ready(self, stage: Stage[Any], directory: str, folder: str) -> str:
-        """Take the stage and go to the driver's directory; return what is missing there."""
-        self.stage = stage
-        return go_to(directory, folder)
+    def ready(self) -> str:
+        """Return what is missing on its machine; empty if nothing is."""
+        return self.problem
 
     def process(self, batch: Batch[Any]) -> Processed:
         """Process a batch; nothing is written to the run but pictures."""
@@ -46,6 +45,14 @@ class StageActor:
             return process_batch(self.stage, batch)
         except PrerequisiteError as error:
             return Processed(0, [], error)
+
+
+@dataclass
+class TrackedBatch(Generic[In]):
+    """A batch, and how many actors have died over it."""
+
+    batch: Batch[In]
+    n_deaths: int = 0
 
 
 def go_to(directory: str, folder: str) -> str:
@@ -60,75 +67,13 @@ def go_to(directory: str, folder: str) -> str:
     )
 
 
-@dataclass
-class _Lot(Generic[In]):
-    """A batch, how many actors have died over it, and when it was handed out."""
-
-    batch: Batch[In]
-    n_deaths: int = 0
-    order: int = 0
-
-
-@dataclass
-class _Pool(Generic[In]):
-    """The actors of one stage, and what each of them does."""
-
-    ray: Any
-    actors: list[Any]
-    lots: deque[_Lot[In]]
-    prepared_with: Sequence[Any]
-
-    def __post_init__(self) -> None:
-        self.at_work: dict[Any, tuple[int, _Lot[In]]] = {}
-        self.starting: dict[Any, int] = {}
-        self.n_handed_out = 0
-        self.ready: set[int] = set()
-        for number in range(len(self.actors)):
-            self.start(number)
-
-    def start(self, number: int) -> None:
-        """Wait until an actor is there, again."""
-        self.ready.discard(number)
-        if number not in self.starting.values():
-            ready = self.actors[number].ready.options(max_task_retries=-1)
-            self.starting[ready.remote(*self.prepared_with)] = number
-
-    def take_back(self, number: int) -> list[_Lot[In]]:
-        """Return an actor's batches; it began the first, since it processes them in order."""
-        refs = [ref for ref, (at, _) in self.at_work.items() if at == number]
-        refs.sort(key=lambda ref: self.at_work[ref][1].order)
-        return [self.at_work.pop(ref)[1] for ref in refs]
-
-    def hand_out(self) -> None:
-        """Give each actor that is there its next batches, one round after the other."""
-        n_held = dict.fromkeys(self.ready, 0)
-        for number, _ in self.at_work.values():
-            if number in n_held:
-                n_held[number] += 1
-        for level in range(_PER_ACTOR):
-            for number in sorted(self.ready):
-                if self.lots and n_held[number] <= level:
-                    lot = self.lots.popleft()
-                    self.n_handed_out += 1
-                    lot.order = self.n_handed_out
-                    self.at_work[self.actors[number].process.remote(lot.batch)] = number, lot
-                    n_held[number] += 1
-
-    def wait(self, seconds: float) -> list[Any]:
-        """Return what has ended, waiting for the first of it."""
-        known = [*self.starting, *self.at_work]
-        first, _ = self.ray.wait(known, num_returns=1, timeout=seconds)
-        more, _ = self.ray.wait(known, num_returns=len(known), timeout=0) if first else ([], [])
-        return list({*first, *more})
-
-
 class RayCluster:
     """Process the batches of a stage on a Ray cluster.
 
     The stage is sent to actors as it is, without the weights that it loads when it is first used.
-    An actor that dies, or whose machine is lost, is started again by Ray; its batches go to the
-    next actor. Nothing is written here: `run_stage` appends what comes back, so ids, kill-safety
-    and continuing are as in one process. At most two batches for each actor are lost by a kill.
+    An actor that dies, or whose machine is lost, is started again by Ray; its batch goes to the
+    next one. Nothing is written here: `run_stage` appends what comes back, so ids, kill-safety and
+    continuing are as in one process. At most one batch for each actor is lost by a kill.
 
     Parameters
     ----------
@@ -166,19 +111,20 @@ class RayCluster:
             return
         ray = self._connected()
         try:
-            sent = ray.put(stage)
+            stage_ref = ray.put(stage)
         except TypeError as error:
-            why = shorten(str(error).strip().splitlines()[0])
-            log.warning("%s stays in this process, since it cannot be sent (%s)", stage.name, why)
+            reason = shorten(str(error).strip().splitlines()[0])
+            log.warning(
+                "%s stays in this process, since it cannot be sent (%s)", stage.name, reason
+            )
             yield from InProcessExecutor().process(stage, batches)
             return
         options = self._options(ray, settings, stage.name)
+        remote_class = ray.remote(StageActor).options(max_restarts=-1, **options)
         n_actors = min(self.n_actors(stage.name), len(batches))
-        kind = ray.remote(StageActor).options(max_restarts=-1, **options)
-        actors = [kind.remote() for _ in range(n_actors)]
+        actors = [remote_class.remote(stage_ref, *self._place) for _ in range(n_actors)]
         try:
-            pool = _Pool(ray, actors, deque(map(_Lot, batches)), (sent, *self._place))
-            yield from _work(stage, pool, f"{stage.name}: an actor needs {_needs(options)}")
+            yield from _hand_out(ray, stage, actors, batches, _resources_text(options))
         finally:
             for actor in actors:
                 ray.kill(actor)
@@ -222,9 +168,9 @@ class RayCluster:
             return ray
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         address = self.config.address
-        own = {"include_dashboard": False} if address == "local" else {}
+        local = {"include_dashboard": False} if address == "local" else {}
         try:
-            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **own)
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **local)
         except (ConnectionError, TimeoutError, RuntimeError, ValueError) as error:
             raise PrerequisiteError(
                 f"executor.address: no Ray cluster at {address!r} ({shorten(str(error))}); start"
@@ -243,56 +189,66 @@ class RayCluster:
         }
 
 
-def _work(stage: Stage[In], pool: _Pool[In], needs: str) -> Iterator[Processed]:
-    """Hand out the batches until all are done; those of an actor that dies go to another."""
-    ray, patience = pool.ray, _PATIENCE
-    while pool.lots or pool.at_work:
-        pool.hand_out()
-        ended = pool.wait(patience)
-        if not ended and not pool.ready and patience == _PATIENCE:
-            log.warning("%s; waiting for the cluster (%s)", needs, _needs(ray.cluster_resources()))
-            patience = 10 * _PATIENCE
-        for ref in ended:
-            if ref in pool.starting:
-                number = pool.starting.pop(ref)
-                try:
-                    problem = _result(ray, ref)
-                except ray.exceptions.RayError as error:
-                    why = shorten(str(error))
-                    raise FlipbenchError(
-                        f"{stage.name}: an actor cannot be started on the cluster ({why})"
-                    ) from error
-                if problem:
-                    raise PrerequisiteError(problem)
-                pool.ready.add(number)
+def _hand_out(
+    ray: Any, stage: Stage[In], actors: Sequence[Any], batches: Sequence[Batch[In]], needs: str
+) -> Iterator[Processed]:
+    """Give each actor a batch at a time; that of an actor that dies goes to the next one.
+
+    `ray.util.ActorPool` neither says which batch was lost nor takes restarted actors back.
+    """
+
+    def when_ready(actor: Any) -> Any:
+        return actor.ready.options(max_task_retries=-1).remote()
+
+    waiting = deque(TrackedBatch(batch) for batch in batches)
+    starting = {when_ready(actor): actor for actor in actors}
+    working: dict[Any, tuple[Any, TrackedBatch[In]]] = {}
+    idle: list[Any] = []
+    timeout: float | None = _SECONDS_BEFORE_LOG
+    while waiting or working:
+        while waiting and idle:
+            actor, tracked = idle.pop(), waiting.popleft()
+            working[actor.process.remote(tracked.batch)] = actor, tracked
+        refs, _ = ray.wait([*starting, *working], timeout=None if working else timeout)
+        if not refs:
+            available = _resources_text(ray.cluster_resources())
+            log.warning(
+                "%s: an actor needs %s; waiting for the cluster (%s)", stage.name, needs, available
+            )
+            timeout = None
+        for ref in refs:
+            if ref in starting:
+                idle.append(_started(ray, stage.name, ref, starting.pop(ref)))
                 continue
-            if ref not in pool.at_work:  # taken back from an actor that died
-                continue
-            number, lot = pool.at_work.pop(ref)
+            actor, tracked = working.pop(ref)
             try:
-                done = _result(ray, ref)
+                yield _result(ray, ref)
+                idle.append(actor)
             except ray.exceptions.RayError as error:
                 log.debug("%s: an actor was lost: %s", stage.name, error)
-                pool.at_work[ref] = number, lot
-                begun, *unbegun = pool.take_back(number)
-                pool.start(number)
-                pool.lots.extendleft(unbegun)
-                yield from _again(stage, pool, begun)
-            else:
-                yield done
+                starting[when_ready(actor)] = actor
+                tracked.n_deaths += 1
+                if tracked.n_deaths < _MAX_DEATHS:
+                    waiting.appendleft(tracked)
+                elif len(tracked.batch) > 1:
+                    waiting.extend(TrackedBatch([task]) for task in tracked.batch)
+                else:
+                    [(task_id, task)] = tracked.batch
+                    problem = f"{_MAX_DEATHS} actors died over it; there may be too little memory"
+                    yield Processed(1, [failed(stage, task_id, task, FlipbenchError(problem))])
 
 
-def _again(stage: Stage[In], pool: _Pool[In], lot: _Lot[In]) -> Iterator[Processed]:
-    """Put a batch back whose actor died; an item that kills every actor is given up."""
-    lot.n_deaths += 1
-    if lot.n_deaths < _DEATHS:
-        pool.lots.appendleft(lot)
-    elif len(lot.batch) > 1:
-        pool.lots.extend(_Lot([one]) for one in lot.batch)
-    else:
-        task_id, task = lot.batch[0]
-        error = FlipbenchError(f"{_DEATHS} actors died over it; there may be too little memory")
-        yield Processed(1, [failed(stage, task_id, task, error)])
+def _started(ray: Any, stage: str, ref: Any, actor: Any) -> Any:
+    """Return an actor that has started."""
+    try:
+        problem = _result(ray, ref)
+    except ray.exceptions.RayError as error:
+        raise FlipbenchError(
+            f"{stage}: an actor cannot be started on the cluster ({shorten(str(error))})"
+        ) from error
+    if problem:
+        raise PrerequisiteError(problem)
+    return actor
 
 
 def _result(ray: Any, ref: Any) -> Any:
@@ -314,13 +270,14 @@ def _called(directory: str, folder: str, function: Callable[..., Any], arguments
 
 def _room(ray: Any, options: dict[str, Any]) -> int:
     """Return how many actors the cluster has room for."""
-    has = ray.cluster_resources()
-    each = {"CPU": options["num_cpus"], "GPU": options["num_gpus"]}
-    room = min((int(has.get(name, 0) / n) for name, n in each.items() if n), default=1)
-    return max(1, room)
+    resources = ray.cluster_resources()
+    of_actor = {"CPU": options["num_cpus"], "GPU": options["num_gpus"]}
+    return max(
+        1, min((int(resources.get(name, 0) / n) for name, n in of_actor.items() if n), default=1)
+    )
 
 
-def _needs(resources: dict[str, Any]) -> str:
+def _resources_text(resources: dict[str, Any]) -> str:
     names = {"num_cpus": "CPU", "num_gpus": "GPU"}
-    found = {names.get(name, name): n for name, n in resources.items()}
-    return ", ".join(f"{found.get(name, 0):g} {name}" for name in ("CPU", "GPU"))
+    amounts = {names.get(name, name): n for name, n in resources.items()}
+    return ", ".join(f"{amounts.get(name, 0):g} {name}" for name in ("CPU", "GPU"))

@@ -93,7 +93,7 @@ def test_an_actor_is_killed_and_nothing_is_lost_or_doubled(cluster: Any, tmp_pat
 def test_an_item_over_which_actors_die_fails_alone(
     cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flipbench.distributed.cluster._DEATHS", 2)
+    monkeypatch.setattr("flipbench.distributed.cluster._MAX_DEATHS", 2)
     report = go(tmp_path, [*range(6), -9, 6], Numbers(), batch_size=2)
     assert (report.n_done, report.n_failed) == (7, 1)
     assert report.failures[0].subject == "number -9"
