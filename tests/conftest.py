@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import ssl
 import sys
 from collections.abc import Callable, Iterator
 from functools import cache
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from hypothesis import settings
+from PIL import Image
 
 from flipbench import cli
 from flipbench.core.images import ImageStore
@@ -58,7 +61,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Leave files that are slow throughout unread in the quick tests: imports take seconds."""
     if config.option.markexpr != QUICK or collection_path.suffix != ".py":
         return None
-    return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text() or None
+    slow = re.search(r"^pytestmark = \[?\s*pytest\.mark\.slow", collection_path.read_text(), re.M)
+    return bool(slow) or None
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -91,6 +95,29 @@ def _freeze() -> None:
     gc.collect()
     gc.freeze()
     _n_frozen = len(sys.modules)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Draw figures only where a test looks at them: they take most of the time of a report."""
+    from matplotlib.figure import Figure
+
+    with pytest.MonkeyPatch.context() as patch:
+        if item.get_closest_marker("figures") is None:
+            patch.setattr(Figure, "savefig", _save_blank)
+        return (yield)
+
+
+def _save_blank(figure: Any, file: Any, *, format: str = "", **settings: object) -> None:
+    """Write a figure's words alone, or a picture of nothing."""
+    from matplotlib.text import Text
+
+    if hasattr(file, "write"):
+        words = escape(" ".join(text.get_text() for text in figure.findobj(Text)))
+        size = 'xmlns="http://www.w3.org/2000/svg" width="1" height="1"'
+        file.write(f"<svg {size}><text>{words}</text></svg>")
+    else:
+        Image.new("RGB", (1, 1)).save(file, format or None)
 
 
 @pytest.hookimpl(tryfirst=True)

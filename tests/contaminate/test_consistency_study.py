@@ -109,6 +109,7 @@ def test_a_kind_follows_from_the_plan(study: Any) -> None:
     assert kind(None, answer_weight=1, grounded=True) == "grounded KL + labels, all layers"
 
 
+@pytest.mark.figures
 def test_the_figure_is_drawn(study: Any, families: Any, tmp_path: Path) -> None:
     study.write_figure(families, tmp_path / "f.png")
     assert (tmp_path / "f.png").stat().st_size > 10_000

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
 from transformers.utils import is_torchvision_available
 
 import flipbench as fb
@@ -136,19 +135,6 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     few = replace(benchmark, pairs=benchmark.pairs[:24])
     few.save(tmp_path / "runs" / "planted" / "benchmark")
     return tmp_path
-
-
-@pytest.fixture(autouse=True)
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draw no figure: what it says to those who cannot see it is on the page."""
-
-    def write_blank(figure: Figure, file: object, **settings: object) -> None:
-        if hasattr(file, "write"):
-            file.write("<svg></svg>")
-        else:
-            Path(str(file)).touch()
-
-    monkeypatch.setattr(Figure, "savefig", write_blank)
 
 
 def masked(text: str) -> str:

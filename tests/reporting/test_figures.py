@@ -13,6 +13,7 @@ from PIL import Image
 from flipbench.reporting.figures import save, svg_text
 
 
+@pytest.mark.figures
 def test_a_figure_is_laid_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     laid_out: list[Figure] = []
     execute = ConstrainedLayoutEngine.execute
@@ -30,6 +31,7 @@ def test_a_figure_is_laid_out_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert laid_out == [canvas]
 
 
+@pytest.mark.figures
 def test_a_saved_figure_is_on_white_and_a_page_s_is_not(tmp_path: Path) -> None:
     of_page = save(Figure(figsize=(2, 2)), tmp_path / "figure")
     saved = (tmp_path / "figure.svg").read_text()

@@ -270,6 +270,7 @@ def test_the_order_of_precedence(changes: dict[str, object], category: Category)
     assert Evidence.model_validate({**item, **KEYED, **changes}).category == category
 
 
+@pytest.mark.figures
 def test_sentence_tables_figure_and_section(benchmark: PairedBenchmark, tmp_path: Path) -> None:
     keyed, nothing = found(benchmark, image_keyed), found(benchmark, lambda p, old, new: "none")
     assert sentence(keyed) == (

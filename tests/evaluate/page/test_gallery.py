@@ -138,6 +138,7 @@ def test_a_contact_sheet_shows_the_images_that_differ(
     assert set(opened) == expected and len(expected) == 6
 
 
+@pytest.mark.figures
 def test_a_contact_sheet_leaves_no_gap_above_landscape_pictures(tmp_path: Path) -> None:
     store = ImageStore(tmp_path / "images")
     heights = []
@@ -157,6 +158,7 @@ def test_a_contact_sheet_that_cannot_be_written_is_named(tmp_path: Path) -> None
         contact_sheet(make_benchmark(tmp_path / "made", 2), tmp_path / "pairs.png")
 
 
+@pytest.mark.figures
 def test_a_sheet_of_edits_shows_control_caption_and_verdicts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from flipbench.reporting import writers
 from tests.fixtures.browser import OpenPage, accessibility_violations
 from tests.fixtures.report_data import EVIL, make_data
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.figures]
 
 
 @pytest.fixture(scope="module")

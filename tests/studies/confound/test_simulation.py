@@ -83,6 +83,7 @@ def test_the_tables_print_counts_and_both_rules(simulation: ConfoundSimulation) 
     assert "| 2 | 31.492 | 31.627 | 100.0 (200/200)" in sweep
 
 
+@pytest.mark.figures
 def test_the_figure_describes_itself_and_is_written(
     simulation: ConfoundSimulation, tmp_path: Path
 ) -> None:

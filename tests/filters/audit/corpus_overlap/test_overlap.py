@@ -241,6 +241,7 @@ def test_what_cannot_be_compared_is_refused(
 
 
 @pytest.mark.slow
+@pytest.mark.figures
 def test_tables_and_figure_show_what_was_measured(tmp_path: Any) -> None:
     tables = {table.key: markdown(table) for table in overlap_tables([FOUND])}
     assert [name.removeprefix("corpus_") for name in tables if name != "corpus_hubs"] == [
