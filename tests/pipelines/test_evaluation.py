@@ -53,6 +53,16 @@ def questions(folder: Path) -> dict[str, str]:
     return {item.name: item.question for item in originals}
 
 
+def test_the_page_names_models_that_mean_no_letter(
+    flipbench: Flipbench, write: Write, tmp_path: Path
+) -> None:
+    config = write(detectors=["perturbation_gap"], prompt={"ask": "choose"})
+    flipbench("evaluate", config, "-q")
+    note = f"In {2 * N_PAIRS} of {2 * N_PAIRS} replies of tiny the option letters together hold"
+    for name in ("index.html", "gap.md"):
+        assert note in (tmp_path / "r" / "report" / name).read_text()
+
+
 # ------------------------------------------------------------------------------- other wordings
 
 

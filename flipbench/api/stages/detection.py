@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Literal
 
 import yaml
@@ -42,15 +41,14 @@ from flipbench.evaluate.scoring.old_answers import DETECTOR as ATTRACTION
 from flipbench.evaluate.scoring.paired_replies import PairedReplies
 from flipbench.evaluate.scoring.scores import cluster_of
 from flipbench.evaluate.statistics.sequential import pairs_until
+from flipbench.evaluate.verdict.letter_shares import letter_shares
 from flipbench.evaluate.verdict.verdict import CONFIDENCE, ModelVerdict
 from flipbench.evaluate.verdict.verdict_page import VerdictPage, replies_of
-from flipbench.models.chat.log_probs import LEAST_SHARE
-from flipbench.models.engine import Answers, answers_of
+from flipbench.models.engine import answers_of
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.checkpoints import check_card, resolve_path
 from flipbench.models.vlm.served import APIVLM, resolve_reference, serve_model
-from flipbench.prompting.prompts import PromptSettings, right_option
-from flipbench.reporting import formats
+from flipbench.prompting.prompts import PromptSettings
 
 if TYPE_CHECKING:
     from flipbench.models.vlm.adapters import Placement
@@ -355,8 +353,9 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
         diagnosis=diagnoses.get(subject.fingerprint),
     )
     replies = replies_of(benchmark, prompt_settings, answers[subject.name])
-    shares, low = _letter_shares(benchmark, prompt_settings, answers)
-    settings |= shares
+    shares = letter_shares(benchmark, prompt_settings, answers)
+    settings |= {f"letters' share of the probability, {s.model}": s.text() for s in shares}
+    low = [note for model in shares for note in model.notes("--ask generate")]
     notes = [*places_asked(detection), *_notes(detection), *low, *configured.notes()]
     return VerdictPage(finding, grid, replies, settings, notes), reports
 
@@ -465,36 +464,6 @@ def _check_sequential(
             f"--sequential: the pairs of {benchmark.name} are not exchangeable by construction, so"
             " a gap alone proves nothing; give a clean model (--reference)"
         )
-
-
-def _letter_shares(
-    benchmark: PairedBenchmark, prompt_settings: PromptSettings, answers: Mapping[str, Answers]
-) -> tuple[dict[str, str], list[str]]:
-    """Return how much of the probability each model gives the letters, and a note if too little."""
-    probes = [
-        prompt_settings.closed_probe(item, side)
-        for pair in benchmark.pairs
-        for side, item in (("original", pair.original), ("perturbed", pair.perturbed))
-        if right_option(item) is not None
-    ]
-    rows, notes = {}, []
-    for name, replies in answers.items():
-        if not (shares := replies.letter_shares(probes)):
-            continue
-        mean, least = formats.percent(fmean(shares)), formats.percent(min(shares))
-        n_low = sum(share < LEAST_SHARE for share in shares)
-        rows[f"letters' share of the probability, {name}"] = (
-            f"{mean} % on average, at least {least} %; below one half in {n_low} of {len(shares)}"
-            " replies"
-        )
-        if n_low:
-            notes.append(
-                f"In {n_low} of {len(shares)} replies of {name} the option letters together hold"
-                f" less than half of the probability ({mean} % on average over all replies): it"
-                " would write something else first, so these are unreadable; ask with --ask"
-                " generate."
-            )
-    return rows, notes
 
 
 def _needs_reference(detector: AnyDetector) -> bool:

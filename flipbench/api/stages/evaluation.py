@@ -47,6 +47,7 @@ from flipbench.evaluate.report.group_metrics import cells_of, group_metrics, gro
 from flipbench.evaluate.report.titles import GAP
 from flipbench.evaluate.validation.requirements import requirements
 from flipbench.evaluate.verdict.grid_verdicts import grid_verdicts, verdicts_section
+from flipbench.evaluate.verdict.letter_shares import NOTABLE_SHARE, letter_shares
 from flipbench.evaluate.verdict.verdict import ModelVerdict
 from flipbench.filters.effective_verdicts import effective_verdicts
 from flipbench.models.engine import ASK_OPTIONS, answers_of
@@ -330,6 +331,9 @@ def _write_report(
     for section in shown:
         text = json.dumps(section.data, indent=2, ensure_ascii=False) + "\n"
         write_atomically(folder / f"{section.key}.json", text)
+    answers = {m.name: answers_of(m.name, m.fingerprint, run) for m in grid}
+    shares = letter_shares(benchmark, prompt_settings, answers)
+    generate = "evaluate.prompt.ask: generate"
     data = ReportData(
         title=config.title,
         benchmark=benchmark,
@@ -344,6 +348,7 @@ def _write_report(
         n_answers=n_answers,
         notes=[
             *engine_notes(models, benchmark, prompt_settings, run),
+            *(note for model in shares for note in model.notes(generate, NOTABLE_SHARE)),
             *assembly.detectors.notes(),
             *notes,
         ],
