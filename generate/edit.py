@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flipbench.core.errors import DataError
+from flipbench.core.image_similarity import similarity
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.randomness import generator
 from flipbench.core.records import Edit, JsonDict, Record
 from flipbench.core.run import versions
-from flipbench.imaging.similarity import similarity
 from flipbench.models.protocols import Editor
 
 _LIBRARY = "diffusers"

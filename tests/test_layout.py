@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 STAGES = ("generate", "filters", "contaminate", "evaluate")
 
-SPINE = ("core", "imaging", "prompting", "reporting", "benchmarks", "config")
+SPINE = ("core", "prompting", "reporting", "benchmarks", "config")
 MODELS = (*SPINE, "models", "models/chat", "models/vlm")
 BASE = (*MODELS, "shapes")
 SCORING = ("evaluate/statistics", "evaluate/protocol", "evaluate/scoring")
@@ -27,7 +27,6 @@ EVERYTHING = ("*",)
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "core": (),
-    "imaging": ("core",),
     "prompting": ("core",),
     "reporting": ("core", "prompting"),
     "benchmarks": ("core", "prompting"),

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal, NamedTuple
 
+from flipbench.core.image_similarity import is_pair_near_unchanged
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.rates import Rate
 from flipbench.core.records import Count, Item, JsonDict, Probe, Response, Value
-from flipbench.imaging.similarity import is_pair_near_unchanged
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import PromptSettings, right_option, yes_no
 

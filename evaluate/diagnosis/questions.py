@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from PIL import Image, ImageEnhance, ImageFilter
 
+from flipbench.core.derived_images import DerivedImages
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import ImageRef, Item, Probe
-from flipbench.imaging.derived import DerivedImages
 from flipbench.models.chat.rewording import Reword
 from flipbench.prompting.prompts import PromptSettings, right_option
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 
 from PIL import Image
 
+from flipbench.core.derived_images import DerivedImages
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import ImageRef, Item, Probe, Response
-from flipbench.imaging.derived import DerivedImages
 from flipbench.prompting.prompts import PromptSettings, right_option
 
 from .conditions import Query

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from flipbench.core.errors import DataError, result_or_error
+from flipbench.core.image_similarity import perceptual_hash
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
 from flipbench.core.stage import progress_bar
-from flipbench.imaging.similarity import perceptual_hash
 
 SIDE = 16
 N_THREADS = 4

@@ -16,10 +16,7 @@ from PIL import Image
 
 from flipbench.config.policy import RuleName
 from flipbench.core.errors import DataError, result_or_error
-from flipbench.core.images import ImageStore
-from flipbench.core.paired import Candidate
-from flipbench.core.records import Edit, Record, Verdict, content_id
-from flipbench.imaging.similarity import (
+from flipbench.core.image_similarity import (
     FAR_PHASH,
     LEAST_CHANGE,
     Label,
@@ -27,6 +24,9 @@ from flipbench.imaging.similarity import (
     perceptual_hash,
     similarity,
 )
+from flipbench.core.images import ImageStore
+from flipbench.core.paired import Candidate
+from flipbench.core.records import Edit, Record, Verdict, content_id
 from flipbench.models.protocols import JudgeDecision
 from flipbench.prompting.prompts import LETTERS
 
@@ -151,7 +151,7 @@ def unchanged(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
 def unrelated(candidate: Candidate, edit: Edit, images: ImageStore) -> str:
     """Reject if nothing of the original is left, or the image is blank.
 
-    As in `flipbench.imaging.similarity`: 24 or more of the 64 bits of the perceptual hash differ
+    As in `flipbench.core.image_similarity`: 24 or more of the 64 bits of the perceptual hash differ
     and SSIM is below .25. A single-colour image is rejected too, unless the original is one. A
     similar image of a different scene passes; that is for people and judges to notice.
     """

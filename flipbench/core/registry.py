@@ -24,8 +24,8 @@ def discover(package: str) -> list[ModuleType]:
     A package's own modules come before those of its subpackages. ``pkgutil.walk_packages`` would
     skip folders without an ``__init__.py``.
 
-    >>> [module.__name__ for module in discover("flipbench.imaging")]
-    ['flipbench.imaging.derived', 'flipbench.imaging.similarity']
+    >>> [module.__name__ for module in discover("json")]
+    ['json.decoder', 'json.encoder', 'json.scanner', 'json.tool']
     """
     names: set[str] = set()
     folders: set[str] = set()

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from flipbench.core.derived_images import DerivedImages
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
 from flipbench.core.records import Count, ImageRef, Score
-from flipbench.imaging.derived import DerivedImages
 from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About

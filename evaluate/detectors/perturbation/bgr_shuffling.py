@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from PIL import Image
 
+from flipbench.core.derived_images import DerivedImages
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item
-from flipbench.imaging.derived import DerivedImages
 from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from flipbench.core.image_similarity import is_pair_near_unchanged
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.records import Count, Probe, ReferenceResult, Score
-from flipbench.imaging.similarity import is_pair_near_unchanged
 from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About, Answers, cached_per_benchmark

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from flipbench.core.errors import ConfigError, DataError, need
+from flipbench.core.image_similarity import perceptual_hash
 from flipbench.core.records import content_id
-from flipbench.imaging.similarity import perceptual_hash
 from flipbench.models.vlm.checkpoints import fingerprint, resolve_path
 
 if TYPE_CHECKING:

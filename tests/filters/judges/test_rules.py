@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from flipbench.config.policy import RULES, Policy
+from flipbench.core.image_similarity import largest_change
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Edit, Item, JsonDict, Verdict
@@ -31,7 +32,6 @@ from flipbench.filters.judges.shapes import SceneJudge
 from flipbench.filters.pipeline import apply_policy, rate
 from flipbench.generate.captioners.shapes import SceneCaptioner
 from flipbench.generate.editors.shapes import SceneEditor
-from flipbench.imaging.similarity import largest_change
 from flipbench.models.protocols import CaptionText, Decision
 from flipbench.shapes.benchmark import shapes_vqa
 from flipbench.shapes.questions import QuestionFamily

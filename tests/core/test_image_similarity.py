@@ -10,14 +10,14 @@ import pytest
 from PIL import Image, ImageDraw, ImageFilter
 
 from flipbench.core.errors import DataError
-from flipbench.core.paired import Pair
-from flipbench.imaging.similarity import (
+from flipbench.core.image_similarity import (
     is_pair_near_unchanged,
     label_of,
     perceptual_hash,
     similarity,
     structural_similarity,
 )
+from flipbench.core.paired import Pair
 from tests.fixtures.report_data import make_benchmark
 
 

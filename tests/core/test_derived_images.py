@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from flipbench.core.derived_images import DerivedImages
 from flipbench.core.errors import DataError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef
-from flipbench.imaging.derived import DerivedImages
 from tests.fixtures.stored_run import DAMAGE
 
 
