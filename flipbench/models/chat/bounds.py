@@ -92,21 +92,29 @@ def run(awaitable: Awaitable[T]) -> T:
     async def result() -> T:
         return await awaitable
 
-    return asyncio.run_coroutine_threadsafe(result(), _event_loop(os.getpid())).result()
+    return asyncio.run_coroutine_threadsafe(result(), _event_loop()).result()
 
 
 def close_with(owner: object, client: Any) -> None:
     """Close a client of the openai package when its owner is garbage, without waiting for it."""
 
     def close() -> None:
-        asyncio.run_coroutine_threadsafe(client.close(), _event_loop(os.getpid()))
+        asyncio.run_coroutine_threadsafe(client.close(), _event_loop())
 
     weakref.finalize(owner, close).atexit = False
 
 
-@cache
-def _event_loop(_process: int) -> asyncio.AbstractEventLoop:
+_loop_lock = threading.Lock()
+
+
+def _event_loop() -> asyncio.AbstractEventLoop:
     """Return a loop that runs in a thread of its own; one for each process, as forks lose it."""
+    with _loop_lock:  # threads that ask at the same time must get the same loop
+        return _start_event_loop(os.getpid())
+
+
+@cache
+def _start_event_loop(_process: int) -> asyncio.AbstractEventLoop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="http", daemon=True).start()
     return loop
