@@ -241,155 +241,122 @@ def read_reply(
         Its cost and origin, even if the reply is an error; empty if it is not a chat completion.
     """
     try:
-        _Completion.model_validate(body)
+        completion = _Completion.model_validate(body)
     except ValidationError as error:
         place = [str(part) for part in error.errors()[0]["loc"] if part not in _UNION_TYPES]
         odd = f"; {'.'.join(place)} is malformed" if place else ""
         problem = f"the server's reply is not a chat completion: {_excerpt(body)}{odd}"
         return ServiceError(problem), {}
-    usage = _usage(body, spec, request, parameters, price_factor)
-    if not body["choices"]:
-        return ServiceError("the server's reply contains no choices"), usage
-    choice = body["choices"][0]
-    message, reason = choice["message"], choice.get("finish_reason")
-    log_probs = (choice.get("logprobs") or {}).get("content")
-    if reason == "content_filter":
-        return ServiceError("the server's content filter stopped the reply"), usage
-    if reason in _BROKEN_OFF:
-        return ServiceError(f"the server broke off the reply (finish_reason: {reason})"), usage
-    if request.prompt_log_probs:
-        return _prompt_reply(body.get("prompt_logprobs"), usage), usage
-    text = _visible_text(message.get("content")) or message.get("refusal") or ""
-    limit = request.limit(spec)
-    max_characters = _MOST_CHARACTERS + _MOST_CHARACTERS_PER_TOKEN * limit
-    if len(text) > max_characters and not request.may_be_empty:
-        return ServiceError(
-            f"the server sent {len(text):,} characters, but was asked for at most {limit} tokens"
-        ), usage
-    if request.max_tokens is not None:
-        return _answer(message, text, log_probs, reason, usage, spec, request), usage
-    if message.get("refusal"):
-        return ServiceError(f"the model refused: {_excerpt(message['refusal'])}"), usage
-    reply = answer_text(text).strip()
-    if reason == "length" and reply:
-        return ServiceError(
-            f"the reply was cut off after {usage.get('completion_tokens', spec.limit)} tokens;"
-            " raise max_tokens (reasoning_tokens for a reasoning model)"
-        ), usage
-    if not reply:
-        return ServiceError(_why_empty(message, text, reason, usage, spec, request)), usage
-    return ChatReply(reply, usage, _parsed(reply, request.schema)), usage
-
-
-def _answer(
-    message: JsonDict,
-    text: str,
-    log_probs: Any,
-    reason: Any,
-    usage: JsonDict,
-    spec: ChatSpec,
-    request: ChatRequest,
-) -> ChatReply | ServiceError:
-    """Read the reply to a question, but never mistake reasoning for an answer."""
+    usage = completion.costs(spec, request, price_factor) | {"sent": parameters}
     try:
-        tokens = [most_likely(token) for token in log_probs or []]
-        log_p_reply = [float(token["logprob"]) for token in log_probs or []]
-    except INVALID as error:
-        return _invalid_log_probs(error)
-    wrapped = split_wrapped(text)
-    visible = wrapped.answer if wrapped.reasoning or not wrapped.finished else text
-    is_hidden = bool(_has_reasoning(message) or usage.get("reasoning_tokens"))
-    # one token is asked for its log-probabilities; it may well be a blank line
-    matters = not (request.may_be_empty or (request.max_tokens == 1 and tokens and not is_hidden))
-    if matters and (not visible.strip() or (reason == "length" and spec.traits.reasoning)):
-        return ServiceError(_why_empty(message, text, reason, usage, spec, request))
-    return ChatReply(
-        visible,
-        usage,
-        reasoned=is_hidden or bool(wrapped.reasoning),
-        first_tokens=tokens[0] if tokens else (),
-        token_log_probs=tuple(
-            (value, tuple(v for _, v in top))
-            for value, top in zip(log_p_reply, tokens, strict=True)
-        ),
-        cut_off=reason == "length",
-    )
+        return _ReplyReader(completion, spec, request, usage).read(), usage
+    except ServiceError as error:
+        return error, usage
 
 
-def _why_empty(
-    message: JsonDict,
-    text: str,
-    reason: Any,
-    usage: JsonDict,
-    spec: ChatSpec,
-    request: ChatRequest,
-) -> str:
-    """Return why a reply has no answer, and the remedy."""
-    n_tokens = usage.get("completion_tokens")
-    tokens_used = f" ({n_tokens:g} tokens used)" if n_tokens else ""
-    setting = "max_tokens" if request.max_tokens is None else "max_new_tokens"
-    if spec.traits.reasoning:
-        remedy = f"raise reasoning_tokens (now {spec.reasoning_tokens})"
-    else:
-        remedy = "set reasoning: true, which adds reasoning_tokens to the limit"
-    if message.get("tool_calls") or message.get("function_call"):
-        return f"the model called a tool and wrote no text{tokens_used}; serve it without tools"
-    if _has_reasoning(message) or usage.get("reasoning_tokens") or split_wrapped(text).reasoning:
-        return f"the reply may have ended within the model's reasoning{tokens_used}; {remedy}"
-    if reason == "length":
-        return (
-            f"the reply was cut off at its limit of {request.limit(spec)} tokens, before any text;"
-            f" raise {setting}, or if the model reasons first, {remedy}"
+@dataclass(frozen=True)
+class _ReplyReader:
+    """Makes a reply of a completion; one that is none is a `ServiceError`."""
+
+    completion: _Completion
+    spec: ChatSpec
+    request: ChatRequest
+    usage: JsonDict
+
+    def read(self) -> ChatReply:
+        request, spec = self.request, self.spec
+        if not self.completion.choices:
+            raise ServiceError("the server's reply contains no choices")
+        choice = self.completion.choices[0]
+        message, reason = choice.message, choice.finish_reason
+        if reason == "content_filter":
+            raise ServiceError("the server's content filter stopped the reply")
+        if reason in _BROKEN_OFF:
+            raise ServiceError(f"the server broke off the reply (finish_reason: {reason})")
+        try:
+            if request.prompt_log_probs:
+                n_tokens = self.usage.get("prompt_tokens")
+                tokens = prompt_tokens(self.completion.prompt_logprobs, n_tokens)
+                return ChatReply("", self.usage, prompt_tokens=tokens)
+            limit = request.limit(spec)
+            max_characters = _MOST_CHARACTERS + _MOST_CHARACTERS_PER_TOKEN * limit
+            if len(message.text) > max_characters and not request.may_be_empty:
+                raise ServiceError(
+                    f"the server sent {len(message.text):,} characters, but was asked for at most"
+                    f" {limit} tokens"
+                )
+            if request.max_tokens is not None:
+                return self._answer(choice)
+        except INVALID as error:
+            why = _excerpt(repr(error))
+            raise ServiceError(f"the server's log-probabilities are invalid ({why})") from error
+        if message.refusal:
+            raise ServiceError(f"the model refused: {_excerpt(message.refusal)}")
+        reply = answer_text(message.text).strip()
+        if not reply:
+            raise ServiceError(self._why_empty(choice))
+        if reason == "length":
+            raise ServiceError(
+                f"the reply was cut off after {self.usage.get('completion_tokens', spec.limit)}"
+                " tokens; raise max_tokens (reasoning_tokens for a reasoning model)"
+            )
+        parsed = None
+        if request.schema is not None:
+            with contextlib.suppress(ValidationError):
+                parsed = request.schema.model_validate_json(reply)
+        return ChatReply(reply, self.usage, parsed)
+
+    def _answer(self, choice: _Choice) -> ChatReply:
+        """Read the reply to a question, but never mistake reasoning for an answer."""
+        rows = (choice.logprobs or {}).get("content") or []
+        tokens = [most_likely(token) for token in rows]
+        log_p_reply = [float(token["logprob"]) for token in rows]
+        text = choice.message.text
+        wrapped = split_wrapped(text)
+        visible = wrapped.answer if wrapped.reasoning or not wrapped.finished else text
+        is_hidden = bool(choice.message.has_reasoning or self.usage.get("reasoning_tokens"))
+        is_cut = choice.finish_reason == "length"
+        # one token is asked for its log-probabilities; it may well be a blank line
+        one_token = self.request.max_tokens == 1 and tokens and not is_hidden
+        if not (self.request.may_be_empty or one_token) and (
+            not visible.strip() or (is_cut and self.spec.traits.reasoning)
+        ):
+            raise ServiceError(self._why_empty(choice))
+        return ChatReply(
+            visible,
+            self.usage,
+            reasoned=is_hidden or bool(wrapped.reasoning),
+            first_tokens=tokens[0] if tokens else (),
+            token_log_probs=tuple(
+                (value, tuple(v for _, v in top))
+                for value, top in zip(log_p_reply, tokens, strict=True)
+            ),
+            cut_off=is_cut,
         )
-    return (
-        f"the model returned an empty text{tokens_used}; run the same command again; if it stays"
-        f" empty and the model reasons first, {remedy}"
-    )
 
-
-def _prompt_reply(rows: Any, usage: JsonDict) -> ChatReply | ServiceError:
-    try:
-        return ChatReply("", usage, prompt_tokens=prompt_tokens(rows, usage.get("prompt_tokens")))
-    except INVALID as error:
-        return _invalid_log_probs(error)
-
-
-def _invalid_log_probs(error: Exception) -> ServiceError:
-    return ServiceError(f"the server's log-probabilities are invalid ({_excerpt(repr(error))})")
-
-
-def _usage(
-    body: JsonDict, spec: ChatSpec, request: ChatRequest, parameters: JsonDict, price_factor: float
-) -> JsonDict:
-    """Return a completion's costs and origin, for a record."""
-    counts = body.get("usage") or {}
-    prompt = counts.get("prompt_tokens_details") or {}
-    completion = counts.get("completion_tokens_details") or {}
-    n_prompt, n_completion = counts.get("prompt_tokens"), counts.get("completion_tokens")
-    n_image = prompt.get("image_tokens")
-    usd = spec.usd(n_prompt or 0, n_completion or 0)
-    usage = {
-        "model": body.get("model"),
-        "prompt_tokens": n_prompt,
-        "completion_tokens": n_completion,
-        "cached_tokens": prompt.get("cached_tokens"),
-        "reasoning_tokens": completion.get("reasoning_tokens"),
-        "image_tokens": n_image,
-        "image_tokens_estimated": request.n_tokens(spec)[1] if n_image is None else None,
-        "cost_usd": None if usd is None or not counts else usd * price_factor,
-        "system_fingerprint": body.get("system_fingerprint"),
-        "completion_id": body.get("id"),
-        "sent": parameters,
-    }
-    return {name: value for name, value in usage.items() if value is not None}
-
-
-def _parsed(text: str, schema: type[BaseModel] | None) -> BaseModel | None:
-    if schema is None:
-        return None
-    with contextlib.suppress(ValidationError):
-        return schema.model_validate_json(text)
-    return None
+    def _why_empty(self, choice: _Choice) -> str:
+        """Return why a reply has no answer, and the remedy."""
+        spec, message, n_tokens = self.spec, choice.message, self.usage.get("completion_tokens")
+        tokens_used = f" ({n_tokens:g} tokens used)" if n_tokens else ""
+        setting = "max_tokens" if self.request.max_tokens is None else "max_new_tokens"
+        if spec.traits.reasoning:
+            remedy = f"raise reasoning_tokens (now {spec.reasoning_tokens})"
+        else:
+            remedy = "set reasoning: true, which adds reasoning_tokens to the limit"
+        if message.tool_calls or message.function_call:
+            return f"the model called a tool and wrote no text{tokens_used}; serve it without tools"
+        is_hidden = message.has_reasoning or self.usage.get("reasoning_tokens")
+        if is_hidden or split_wrapped(message.text).reasoning:
+            return f"the reply may have ended within the model's reasoning{tokens_used}; {remedy}"
+        if choice.finish_reason == "length":
+            return (
+                f"the reply was cut off at its limit of {self.request.limit(spec)} tokens, before"
+                f" any text; raise {setting}, or if the model reasons first, {remedy}"
+            )
+        return (
+            f"the model returned an empty text{tokens_used}; run the same command again; if it"
+            f" stays empty and the model reasons first, {remedy}"
+        )
 
 
 def _excerpt(value: Any) -> str:
@@ -403,43 +370,30 @@ def _is_rotated(data: bytes) -> bool:
     return False
 
 
-def _visible_text(content: Any) -> str:
-    """Return a message's content, which some servers split into parts, without reasoning."""
-    if not isinstance(content, list):
-        return content or ""
-    parts = [part for part in content if part.get("type") not in _REASONING_PARTS]
-    return "".join(part.get("text") or "" for part in parts)
-
-
-def _has_reasoning(message: JsonDict) -> bool:
-    """Return whether a message has reasoning apart from its text."""
-    content = message.get("content")
-    parts = content if isinstance(content, list) else []
-    return any(message.get(name) for name in _REASONING) or any(
-        part.get("type") in _REASONING_PARTS for part in parts
-    )
-
-
 _REASONING = ("reasoning_content", "reasoning", "reasoning_details", "thinking", "thoughts")
 _REASONING_PARTS = ("thinking", "reasoning", "redacted_thinking", "thought")
-_UNION_TYPES = ("str", "int", "list[_Part]")
-_Count = Annotated[float, Field(ge=0, lt=2**63)] | None  # as files of records require
+_UNION_TYPES = ("str", "int", "float", "constrained-int", "constrained-float", "list[_Part]")
+_Limits = Field(ge=0, lt=2**63)  # as files of records require
+_Count = Annotated[int, _Limits] | Annotated[float, _Limits] | None
 _Name = str | int | None
 
 
 class _Checked(BaseModel):
-    """A part of a chat completion, checked as it stands; the rest of it may be anything."""
+    """A part of a chat completion; what is not named here may be anything."""
 
-    model_config = ConfigDict(strict=True)
+    model_config = ConfigDict(strict=True, extra="allow")
 
 
 class _Part(_Checked):
+    type: Any = None
     text: str | None = None
 
 
 class _Message(_Checked):
     content: str | list[_Part] | None = None
     refusal: str | None = None
+    tool_calls: Any = None
+    function_call: Any = None
 
     @model_validator(mode="before")
     @classmethod
@@ -449,9 +403,27 @@ class _Message(_Checked):
             raise ValueError("no text, and nothing in its place")
         return message
 
+    @property
+    def _parts(self) -> list[_Part]:
+        return self.content if isinstance(self.content, list) else [_Part(text=self.content)]
+
+    @property
+    def text(self) -> str:
+        """The content, which some servers split into parts, without reasoning; or a refusal."""
+        texts = [part.text or "" for part in self._parts if part.type not in _REASONING_PARTS]
+        return "".join(texts) or self.refusal or ""
+
+    @property
+    def has_reasoning(self) -> bool:
+        """Whether there is reasoning apart from the text."""
+        fields = self.model_extra or {}
+        in_parts = any(part.type in _REASONING_PARTS for part in self._parts)
+        return in_parts or any(fields.get(name) for name in _REASONING)
+
 
 class _Choice(_Checked):
     message: _Message
+    finish_reason: Any = None
     logprobs: JsonDict | None = None
 
 
@@ -474,3 +446,26 @@ class _Completion(_Checked):
     model: _Name = None
     id: _Name = None
     system_fingerprint: _Name = None
+    prompt_logprobs: Any = None  # vLLM's
+
+    def costs(self, spec: ChatSpec, request: ChatRequest, price_factor: float) -> JsonDict:
+        """Return costs and origin, for a record."""
+        usage = self.usage or _Usage()
+        prompt = usage.prompt_tokens_details or _Details()
+        completion = usage.completion_tokens_details or _Details()
+        usd = spec.usd(usage.prompt_tokens or 0, usage.completion_tokens or 0)
+        is_counted = usage.model_fields_set or usage.model_extra
+        n_image = request.n_tokens(spec)[1] if prompt.image_tokens is None else None
+        costs = {
+            "model": self.model,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "cached_tokens": prompt.cached_tokens,
+            "reasoning_tokens": completion.reasoning_tokens,
+            "image_tokens": prompt.image_tokens,
+            "image_tokens_estimated": n_image,
+            "cost_usd": usd * price_factor if usd is not None and is_counted else None,
+            "system_fingerprint": self.system_fingerprint,
+            "completion_id": self.id,
+        }
+        return {name: value for name, value in costs.items() if value is not None}
