@@ -62,15 +62,15 @@ class StoredResponses(Mapping[str, Response]):
         if "_records" in vars(self) or not paths:
             return _extract(self._records.values())
         path = self._run.path / Response.kind / self._fingerprint / COPY
-        stamps, shards = _stamps(paths), _summary(paths)
+        shards = _summary(paths)
         if (copied := _read(path, shards)) is not None:
             return copied
         n_lines = sum(n for _, n in shards.values())
         if n_lines < WORTH_COPYING:
             return _extract(self._records.values())
         letters = _extract(self._run.read(Response, self._fingerprint))
-        shards_after = self._run.shards(Response, self._fingerprint)
-        if len(letters) == n_lines and _stamps(shards_after) == stamps:
+        paths_after = self._run.shards(Response, self._fingerprint)
+        if len(letters) == n_lines and _summary(paths_after) == shards:
             with contextlib.suppress(DataError):  # all works without a copy
                 _write(path, letters, shards)
         return letters
@@ -95,14 +95,6 @@ def _gc_paused() -> Iterator[None]:
     finally:
         if was_enabled:
             gc.enable()
-
-
-def _stamps(paths: list[Path]) -> list[tuple[Path, int, int]]:
-    """Return each shard's size and the time of its last change, in ns; none if unreadable."""
-    try:
-        return [(path, (of := path.stat()).st_size, of.st_mtime_ns) for path in paths]
-    except OSError:
-        return []
 
 
 def _summary(paths: list[Path]) -> dict[str, tuple[str, int]]:

@@ -166,7 +166,7 @@ class BatchAPI:
             sent=parameters,
             file_id=self._required_text(uploaded, "id"),
         )
-        self.folder.keep(shard)
+        self.folder.save(shard)
         path.unlink()
         return self._create(shard)
 
@@ -190,7 +190,7 @@ class BatchAPI:
                 continue
             batch_id = self._required_text(batch, "id")
             log.info("batch %s: %d requests sent", batch_id, len(shard.sent))
-            return self.folder.keep(shard, batch_id=batch_id)
+            return self.folder.save(shard, batch_id=batch_id)
         raise AssertionError("the last attempt either returns or raises")
 
     def _finish(self, shards: Sequence[Shard]) -> list[Shard]:
@@ -219,7 +219,7 @@ class BatchAPI:
                                 shard.batch_id,
                                 self.api.scrub.error(repr(status)),
                             )
-                        pending[shard.name] = self.folder.keep(shard, status=status)
+                        pending[shard.name] = self.folder.save(shard, status=status)
                     n_failed = 0
                 except _StopError as stop:
                     n_failed += 1
@@ -260,7 +260,7 @@ class BatchAPI:
 
         for batch in self._call(newest_batches):
             if getattr(batch, "input_file_id", None) == shard.file_id:
-                return self.folder.keep(shard, batch_id=self._required_text(batch, "id"))
+                return self.folder.save(shard, batch_id=self._required_text(batch, "id"))
         return None
 
     def _collect(self, shard: Shard, batch: Any, status: str) -> Shard:
@@ -269,14 +269,14 @@ class BatchAPI:
             name = f"{kind}_file_id"
             if getattr(batch, name, None):
                 content = self._call(client.files.content, self._required_text(batch, name))
-                self.folder.keep_rows(shard, kind, self.api.scrub.lines(content.content))
+                self.folder.save_rows(shard, kind, self.api.scrub.lines(content.content))
         problems = getattr(getattr(batch, "errors", None), "data", None)
         if not isinstance(problems, list):
             problems = []
         messages = [str(getattr(problem, "message", problem)) for problem in problems]
         code = str(getattr(problems[0], "code", "")) if problems else ""
         log.info("batch %s: %s", shard.batch_id, status)
-        return self.folder.keep(
+        return self.folder.save(
             shard,
             status=status,
             collected=True,
@@ -408,13 +408,13 @@ class BatchFolder:
                 ) from error
         return shards
 
-    def keep(self, shard: Shard, **changes: Any) -> Shard:
+    def save(self, shard: Shard, **changes: Any) -> Shard:
         """Write a shard's changed state atomically; return the shard."""
         shard = shard.model_copy(update=changes)
         write_atomically(self.path / f"{shard.name}.state.json", shard.model_dump_json(), PRIVATE)
         return shard
 
-    def keep_rows(self, shard: Shard, kind: str, data: bytes) -> None:
+    def save_rows(self, shard: Shard, kind: str, data: bytes) -> None:
         """Write a downloaded file; ``kind`` is "output" or "error"."""
         write_atomically(self.path / f"{shard.name}.{kind}.jsonl", data, PRIVATE)
 

@@ -87,7 +87,7 @@ async def _read(response: Any) -> Any:
 
 
 def run(awaitable: Awaitable[T]) -> T:
-    """Return the result of something asynchronous, from any thread, also of a notebook."""
+    """Wait for an asynchronous result, in any thread, also in a notebook."""
 
     async def result() -> T:
         return await awaitable
@@ -96,7 +96,7 @@ def run(awaitable: Awaitable[T]) -> T:
 
 
 def close_with(owner: object, client: Any) -> None:
-    """Close a client of the openai package when its owner is garbage, without waiting for it."""
+    """Close a client of the openai package once its owner is garbage-collected."""
 
     def close() -> None:
         asyncio.run_coroutine_threadsafe(client.close(), _event_loop())
@@ -104,11 +104,11 @@ def close_with(owner: object, client: Any) -> None:
     weakref.finalize(owner, close).atexit = False
 
 
-_loop_lock = threading.Lock()
+_loop_lock = threading.RLock()  # a garbage collection within it may close a client
 
 
 def _event_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop that runs in a thread of its own; one for each process, as forks lose it."""
+    """Return a loop in a thread of its own; one for each process, since a fork has no threads."""
     with _loop_lock:  # threads that ask at the same time must get the same loop
         return _start_event_loop(os.getpid())
 

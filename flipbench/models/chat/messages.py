@@ -101,7 +101,7 @@ class ChatRequest:
 
     @property
     def extensions(self) -> JsonDict:
-        """VLLM's parameters beyond OpenAI's protocol that the request needs."""
+        """Parameters that the request needs, of vLLM's beyond OpenAI's protocol."""
         parameters: JsonDict = {}
         if self.reply:
             parameters |= {"continue_final_message": True, "add_generation_prompt": False}
@@ -171,7 +171,7 @@ def ask_each(
     request: Callable[[Task], ChatRequest],
     parse: Callable[[Task, ChatReply], Result | Exception],
 ) -> list[Result | Exception]:
-    """Ask about each task and return what ``read`` makes of the replies, in order.
+    """Ask about each task and return what ``parse`` makes of the replies, in order.
 
     A `DataError` in ``request``, or a request that fails, is the result of its task alone.
     """
@@ -256,7 +256,7 @@ def read_reply(
 
 @dataclass(frozen=True)
 class _ReplyReader:
-    """Makes a reply of a completion; one that is none is a `ServiceError`."""
+    """Reads the reply in a completion; if there is none, that is a `ServiceError`."""
 
     completion: _Completion
     spec: ChatSpec

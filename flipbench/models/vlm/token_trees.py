@@ -1,4 +1,4 @@
-"""Sequences of tokens as trees, in which each distinct beginning stands once, and their batches."""
+"""Sequences of tokens as trees, in which each distinct prefix stands once, and their batches."""
 
 from __future__ import annotations
 
