@@ -88,9 +88,9 @@ def main() -> None:
         for _ in range(repeats):
             cohort = cohort_of(null(draw))
             tails = guarded_tails(cohort)
-            published.append(any(summary.flagged for summary in tail_summaries(cohort)))
-            alone.append(min(tail.p_exchangeable for tail in tails) * N_MODELS <= ALPHA)
-            guarded.append(any(tail.p_holm <= ALPHA for tail in tails))
+            published.append(tail_summaries(cohort)["flagged"].any())
+            alone.append(tails["p_exchangeable"].min() * N_MODELS <= ALPHA)
+            guarded.append((tails["p_holm"] <= ALPHA).any())
         print(f"| {name} | {shares(published)} | {shares(alone)} | {shares(guarded)} |")
     print(f"\nThe first model boosted on some items, guarded rule, {repeats} repeats (%)\n")
     print("| items | noise | boosted | by, SD | enriched | another model enriched |")
@@ -101,8 +101,8 @@ def main() -> None:
             hits, others = [], []
             for _ in range(repeats):
                 tails = guarded_tails(cohort_of(boosted(draw, n_items, noise, share, boost)))
-                hits.append(tails[0].verdict == "enriched")
-                others.append(any(tail.verdict == "enriched" for tail in tails[1:]))
+                hits.append(tails["verdict"][0] == "enriched")
+                others.append((tails["verdict"][1:] == "enriched").any())
             about = f"{n_items} | {noise} | {percent(share)} % | {boost}"
             print(f"| {about} | {shares(hits)} | {shares(others)} |", flush=True)
 

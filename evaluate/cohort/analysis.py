@@ -9,9 +9,9 @@ import pandas as pd
 
 from .cohort import Cohort
 from .falsification import falsify
-from .ordering import PLAIN, OrderCell, correct_for_multiplicity, order_grid
-from .tail_enrichment import GuardedTail, TailSummary, guarded_tails, tail_summaries
-from .top_k import PairOverlap, pair_overlaps
+from .ordering import PLAIN, correct_for_multiplicity, order_grid
+from .tail_enrichment import guarded_tails, tail_summaries
+from .top_k import pair_overlaps
 
 RELEASE = "order trend, release order"
 PAPER_TAIL = "tail, paper's flag"
@@ -31,10 +31,10 @@ class CohortAnalysis:
     tail: Cohort
     level: float
     factors: tuple[str, ...]
-    orders: list[OrderCell]
-    summaries: list[TailSummary]
-    tails: list[GuardedTail]
-    overlaps: list[PairOverlap]
+    orders: pd.DataFrame
+    summaries: pd.DataFrame
+    tails: pd.DataFrame
+    overlaps: pd.DataFrame
     rules: pd.DataFrame
 
 
@@ -74,25 +74,24 @@ def analyse(
     k = max(1, min(top_k, int(tail.complete().sum()) // 2))
     summaries, tails = tail_summaries(tail), guarded_tails(tail, alpha=level)
     overlaps = pair_overlaps(tail, k=k, seed=seed, strata=strata)
-    # uncorrected, and for every model, external ones included
-    results: list[tuple[str, str, float | None, bool | None]] = [
-        (
-            RELEASE if cell.control == PLAIN else f"order trend {cell.control}",
-            cell.model,
-            cell.p,
-            None,
-        )
-        for cell in orders
-        if cell.order == "release" and not cell.control.startswith("residuals on")
+    release = orders[orders["order"] == "release"]
+    release = release[~release["control"].str.startswith("residuals on")]
+    names = release["control"].map(lambda c: RELEASE if c == PLAIN else f"order trend {c}")
+    by_model = {
+        model: overlaps.loc[[model in pair for pair in overlaps["models"]], "p"]
+        for model in tail.models
+    }
+    results = [  # uncorrected, and for every model, external ones included
+        release.assign(rule=names),
+        summaries.assign(rule=PAPER_TAIL, flag=summaries["flagged"].astype(object)),
+        tails.assign(rule=RANK_TAIL, p=tails["p"].where(tails["verdict"] != "inconclusive")),
+        pd.DataFrame(
+            [(TOP_K, model, min(1.0, p.min() * len(p))) for model, p in by_model.items()],
+            columns=["rule", "model", "p"],
+        ),
     ]
-    results += [(PAPER_TAIL, summary.model, None, summary.flagged) for summary in summaries]
-    results += [
-        (RANK_TAIL, t.model, None if t.verdict == "inconclusive" else t.p, None) for t in tails
-    ]
-    for model in tail.models:
-        p_values = [pair.p for pair in overlaps if model in pair.models]
-        results.append((TOP_K, model, min(1.0, min(p_values) * len(p_values)), None))
-    frame = pd.DataFrame(results, columns=["rule", "model", "p", "flag"])
+    frame = pd.concat([part.reindex(columns=["rule", "model", "p", "flag"]) for part in results])
+    frame["flag"] = frame["flag"].where(frame["flag"].notna(), None)
     frame.insert(1, "benchmark", trend.benchmark)
-    rules = falsify(frame, trend.external, alpha=level)
+    rules = falsify(frame.reset_index(drop=True), trend.external, alpha=level)
     return CohortAnalysis(trend, tail, level, strata, orders, summaries, tails, overlaps, rules)

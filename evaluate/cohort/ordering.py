@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from flipbench.core.randomness import generator
 
-from ..statistics.order_trend import MIN_ITEMS, OrderTrend, cluster_values, order_trend_test
+from ..statistics.order_trend import MIN_ITEMS, cluster_values, order_trend_test
 from ..statistics.paired import adjust_p_values
 from .cohort import Array, Cohort, Covariate, residuals, strata_of
 
@@ -26,55 +26,6 @@ LENGTHS = {"answer length": "answer_tokens", "question length": "question_words"
 ORDERS = ("release", "reverse", SANITY_ORDER, *LENGTHS, "score")
 PLAIN = "none"
 WHOLE_IMAGES = "whole images"
-
-
-@dataclass(frozen=True)
-class OrderCell:
-    """The trend of one model's scores under one order, with one control for confounders.
-
-    Attributes
-    ----------
-    order : str
-        One of `ORDERS`.
-    control : str
-        "none"; "whole images" (one value for each, since questions about one image are not
-        independent); "within X" (permutations within the strata of covariate X); "residuals" (on
-        the covariates); "residuals on M" (on the covariates and the scores of external model M).
-    n, n_missing : int
-        Items tested, and items without a score (or without the external model's).
-    refused : str
-        Why there is no test; empty if there is one.
-    bonferroni, holm, q : float or None
-        ``p`` corrected over the family by Bonferroni, Holm and Benjamini-Hochberg; None outside it.
-    """
-
-    benchmark: str
-    model: str
-    external: bool
-    order: str
-    control: str
-    n: int
-    n_missing: int
-    trend: OrderTrend | None = None
-    refused: str = ""
-    bonferroni: float | None = None
-    holm: float | None = None
-    q: float | None = None
-
-    @property
-    def p(self) -> float | None:
-        """One-sided p-value of scores that fall along the order."""
-        return self.trend.p_falls if self.trend else None
-
-    @property
-    def at_floor(self) -> bool:
-        """Whether p is the smallest that the number of permutations can give."""
-        return self.trend is not None and self.trend.p_falls <= self.trend.floor * (1 + 1e-9)
-
-    @property
-    def in_family(self) -> bool:
-        """Whether the cell is a test: not refused, and not the sanity order."""
-        return self.trend is not None and self.order != SANITY_ORDER
 
 
 class _Trial(NamedTuple):
@@ -97,7 +48,7 @@ def order_grid(
     covariates: Sequence[str] = (),
     sort_scores: Array | None = None,
     n_permutations: int = N_PERMUTATIONS,
-) -> list[OrderCell]:
+) -> pd.DataFrame:
     """Test every model for a trend under every order, and in release order with every control.
 
     Whole images are tested if the cohort knows each item's ``image`` and some items share one.
@@ -115,8 +66,15 @@ def order_grid(
 
     Returns
     -------
-    list of OrderCell
-        In the order models, orders, controls, not corrected; see `correct_for_multiplicity`.
+    DataFrame
+        One row for each model, order and control, not corrected; see `correct_for_multiplicity`.
+        ``order`` is one of `ORDERS`. ``control`` is "none"; "whole images" (one value for each,
+        since questions about one image are not independent); "within X" (permutations within the
+        strata of covariate X); "residuals" (on the covariates); or "residuals on M" (on the
+        covariates and the scores of external model M). ``n`` items are tested, ``n_missing`` have
+        no score (or lack the external model's). ``trend`` is an `OrderTrend`, or None if there is
+        no test, and ``refused`` says why. ``p`` is one-sided for scores that fall along the order,
+        ``at_floor`` whether it is the smallest that the number of permutations can give.
 
     References
     ----------
@@ -125,7 +83,7 @@ def order_grid(
     release order's p again; ties of a key are in order of the hash, where the paper keeps release
     order; "reverse" and the controls are not in the paper.
     """
-    cells = []
+    rows = []
     for column, model in enumerate(cohort.models):
         key = cohort.scores if sort_scores is None else sort_scores
         trials = [_ordered(cohort, column, order, key[:, column]) for order in orders]
@@ -138,27 +96,41 @@ def order_grid(
             trend = None
             if not refusal:
                 trend = order_trend_test(values, rng, strata=names, n_permutations=n_permutations)
-            labels = (cohort.benchmark, model, model in cohort.external, order, control)
-            cells.append(OrderCell(*labels, n, len(cohort.item_ids) - n, trend, refusal))
-    return cells
+            rows.append(
+                {
+                    "benchmark": cohort.benchmark,
+                    "model": model,
+                    "external": model in cohort.external,
+                    "order": order,
+                    "control": control,
+                    "n": n,
+                    "n_missing": len(cohort.item_ids) - n,
+                    "trend": trend,
+                    "refused": refusal,
+                    "p": trend and trend.p_falls,
+                    "at_floor": bool(trend and trend.p_falls <= trend.floor * (1 + 1e-9)),
+                }
+            )
+    return pd.DataFrame(rows)
 
 
-def correct_for_multiplicity(cells: Iterable[OrderCell]) -> list[OrderCell]:
+def in_family(cells: pd.DataFrame) -> pd.Series:
+    """Return which cells are tests: not refused, and not of the sanity order."""
+    return cells["trend"].notna() & (cells["order"] != SANITY_ORDER)
+
+
+def correct_for_multiplicity(cells: pd.DataFrame) -> pd.DataFrame:
     """Return the cells (of all benchmarks) with the corrected p-values of their one family.
 
-    Refused cells and the hash order are not part of the family.
+    The columns ``bonferroni``, ``holm`` and ``q`` (Benjamini-Hochberg) are NaN outside the family.
     """
-    grid = list(cells)
-    p_values = [cell.p for cell in grid if cell.in_family and cell.p is not None]
-    bonferroni = iter(adjust_p_values(p_values, "bonferroni"))
-    holm = iter(adjust_p_values(p_values, "holm"))
-    q = iter(adjust_p_values(p_values, "benjamini-hochberg"))
-    return [
-        replace(cell, bonferroni=next(bonferroni), holm=next(holm), q=next(q))
-        if cell.in_family
-        else cell
-        for cell in grid
-    ]
+    family = in_family(cells)
+    p_values = cells.loc[family, "p"].tolist()
+    cells = cells.assign(bonferroni=np.nan, holm=np.nan, q=np.nan)
+    cells.loc[family, "bonferroni"] = adjust_p_values(p_values, "bonferroni")
+    cells.loc[family, "holm"] = adjust_p_values(p_values, "holm")
+    cells.loc[family, "q"] = adjust_p_values(p_values, "benjamini-hochberg")
+    return cells
 
 
 def permutations_needed(n_tests: int, alpha: float = ALPHA) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
@@ -20,45 +21,6 @@ Flags = NDArray[np.bool_]
 ALL = "all items"
 
 
-@dataclass(frozen=True)
-class Inflation:
-    """Mean score of flagged items minus that of the others, within one stratum.
-
-    Attributes
-    ----------
-    n_flagged, n_unflagged, n_missing : int
-        Items with a score, and without one.
-    n_pictures_flagged, n_pictures_unflagged : int
-        The independent units: items of one picture are flagged together.
-    mean_flagged, mean_unflagged, difference : float
-        In the score's unit; NaN if a side is empty.
-    interval : Interval or None
-        Of the difference: percentile bootstrap over pictures, each side resampled for itself. None
-        with fewer than two pictures on a side.
-    p_value : float
-        Two-sided, flags permuted among pictures; exact if all assignments can be enumerated.
-    p_items : float
-        Two-sided, flags permuted among items, as in the paper: too small where items share
-        pictures.
-    position_correlation : float
-        Of flag and position in the file. Far from 0, inflation and order trend are confounded.
-    """
-
-    stratum: str
-    n_flagged: int
-    n_unflagged: int
-    n_pictures_flagged: int
-    n_pictures_unflagged: int
-    n_missing: int
-    mean_flagged: float
-    mean_unflagged: float
-    difference: float
-    interval: Interval | None
-    p_value: float
-    p_items: float
-    position_correlation: float
-
-
 def overlap_inflation(
     scores: ArrayLike,
     flagged: ArrayLike,
@@ -68,7 +30,7 @@ def overlap_inflation(
     strata: Sequence[str] | None = None,
     n_permutations: int = N_PERMUTATIONS,
     n_bootstrap: int = N_BOOTSTRAP,
-) -> list[Inflation]:
+) -> pd.DataFrame:
     """Compare flagged items with the others, over all items and within each stratum.
 
     Parameters
@@ -83,6 +45,19 @@ def overlap_inflation(
     strata : sequence of str, shape (N,), optional
         Answer type or category.
 
+    Returns
+    -------
+    DataFrame
+        One row for each ``stratum``, all items first: ``n_flagged`` and ``n_unflagged`` items with
+        a score, ``n_missing`` without, and the pictures that they are of, which are the independent
+        units (``n_pictures_flagged``, ``n_pictures_unflagged``). ``mean_flagged``,
+        ``mean_unflagged`` and their ``difference`` are in the score's unit, NaN if a side is empty;
+        ``interval`` is a percentile bootstrap over pictures, each side resampled for itself (None
+        with fewer than two on a side). ``p_value`` is two-sided, flags permuted among pictures, and
+        exact if all assignments can be enumerated; ``p_items`` permutes flags among items, as in
+        the paper, and is too small where items share pictures. ``position_correlation`` is that of
+        flag and position in the file: far from 0, inflation and order trend are confounded.
+
     Raises
     ------
     DataError
@@ -96,45 +71,20 @@ def overlap_inflation(
     Examples
     --------
     >>> names = ["a", "b", "c", "d", "e"]
-    >>> [result] = overlap_inflation(
-    ...     [2, 4, 1, 1, 3], [1, 1, 0, 0, 0], names, np.random.default_rng(0)
-    ... )
-    >>> round(result.difference, 4), round(result.p_value, 4)
-    (1.3333, 0.3)
+    >>> rng = np.random.default_rng(0)
+    >>> result = overlap_inflation([2, 4, 1, 1, 3], [1, 1, 0, 0, 0], names, rng)
+    >>> result[["difference", "p_value"]].round(4).values.tolist()
+    [[1.3333, 0.3]]
     """
     values, flags, picture = _checked(scores, flagged, pictures)
     groups = {ALL: np.ones(len(values), bool)}
     if strata is not None:
         _same_length(len(values), strata)
         groups |= {name: np.asarray(strata) == name for name in sorted(set(strata))}
-    return [
+    return pd.DataFrame(
         _inflation(name, values, flags, picture, in_stratum, rng, n_permutations, n_bootstrap)
         for name, in_stratum in groups.items()
-    ]
-
-
-@dataclass(frozen=True)
-class AccuracyInflation:
-    """Accuracy over all items minus accuracy over items that are not flagged.
-
-    Attributes
-    ----------
-    model : str
-    k, n, k_clean, n_clean : int
-        Correct and answered items: all, and not flagged.
-    inflation : float
-        k / n - k_clean / n_clean, a fraction; NaN if either is empty.
-    interval : Interval or None
-        Percentile bootstrap over pictures.
-    """
-
-    model: str
-    k: int
-    n: int
-    k_clean: int
-    n_clean: int
-    inflation: float
-    interval: Interval | None
+    )
 
 
 @dataclass(frozen=True)
@@ -164,7 +114,7 @@ def accuracy_inflation(
     rng: np.random.Generator,
     *,
     n_bootstrap: int = N_BOOTSTRAP,
-) -> tuple[list[AccuracyInflation], Churn]:
+) -> tuple[pd.DataFrame, Churn]:
     """Return what flagged items add to each model's accuracy, and to the order of the models.
 
     Parameters
@@ -174,6 +124,14 @@ def accuracy_inflation(
     flagged, pictures : shape (N,)
         As in `overlap_inflation`.
     models : sequence of str, shape (M,)
+
+    Returns
+    -------
+    DataFrame
+        One row for each ``model``: ``k`` of ``n`` answered items are right, and ``k_clean`` of
+        ``n_clean`` that are not flagged; ``inflation`` = k / n - k_clean / n_clean, a fraction, NaN
+        if either is empty; ``interval``, a percentile bootstrap over pictures, or None.
+    Churn
 
     Raises
     ------
@@ -185,9 +143,9 @@ def accuracy_inflation(
     >>> right = np.array([[1.0]] * 7 + [[0.0]] * 3)
     >>> flags = [True] * 4 + [False] * 6
     >>> names = list("abcdefghij")
-    >>> [one], churn = accuracy_inflation(right, flags, names, ["m"], np.random.default_rng(0))
-    >>> one.k, one.n, one.k_clean, one.n_clean, round(one.inflation, 3), churn.tau
-    (7, 10, 3, 6, 0.2, None)
+    >>> frame, churn = accuracy_inflation(right, flags, names, ["m"], np.random.default_rng(0))
+    >>> frame[["k", "n", "k_clean", "n_clean"]].values.tolist(), churn.tau
+    ([[7, 10, 3, 6]], None)
     """
     outcomes = np.asarray(correct, dtype=float)
     if outcomes.ndim != 2 or outcomes.shape[1] != len(models):
@@ -200,20 +158,11 @@ def accuracy_inflation(
     everywhere, clean = _accuracies(totals)
     drawn_everywhere, drawn_clean = _accuracies(resampled.swapaxes(0, 1))
     differences = drawn_everywhere - drawn_clean
-    results = [
-        AccuracyInflation(
-            model,
-            k,
-            n,
-            k_clean,
-            n_clean,
-            float(everywhere[at] - clean[at]),
-            _percentiles(differences[:, at]) if len(counts) > 1 else None,
-        )
-        for at, (model, (k, n, k_clean, n_clean)) in enumerate(
-            zip(models, totals.T.astype(int).tolist(), strict=True)
-        )
-    ]
+    intervals = [_percentiles(column) if len(counts) > 1 else None for column in differences.T]
+    results = pd.DataFrame(totals.T.astype(int), columns=["k", "n", "k_clean", "n_clean"])
+    results.insert(0, "model", list(models))
+    results["inflation"] = everywhere - clean
+    results["interval"] = pd.Series(intervals, dtype=object)
     taus = map(_tau, drawn_everywhere, drawn_clean)
     tau = _tau(everywhere, clean)
     return results, Churn(
@@ -236,7 +185,7 @@ def _inflation(
     rng: np.random.Generator,
     n_permutations: int,
     n_bootstrap: int,
-) -> Inflation:
+) -> dict[str, object]:
     has_score = in_stratum & np.isfinite(values)
     score, flag, position = values[has_score], flags[has_score], np.flatnonzero(has_score)
     units, unit = np.unique(picture[has_score], return_inverse=True)
@@ -250,23 +199,23 @@ def _inflation(
     by_picture = _Sides(totals, sizes, unit_flagged)
     by_item = _Sides(score, np.ones(len(score)), flag)
     varies = len(score) > 1 and flag.any() and not flag.all()
-    return Inflation(
-        stratum=name,
-        n_flagged=int(flag.sum()),
-        n_unflagged=int((~flag).sum()),
-        n_pictures_flagged=int(unit_flagged.sum()),
-        n_pictures_unflagged=int((~unit_flagged).sum()),
-        n_missing=int(in_stratum.sum() - has_score.sum()),
-        mean_flagged=mean_flagged,
-        mean_unflagged=mean_unflagged,
-        difference=mean_flagged - mean_unflagged,
-        interval=by_picture.interval(rng, n_bootstrap),
-        p_value=by_picture.p_value(rng, n_permutations),
-        p_items=by_item.p_value(rng, n_permutations),
-        position_correlation=(
+    return {
+        "stratum": name,
+        "n_flagged": int(flag.sum()),
+        "n_unflagged": int((~flag).sum()),
+        "n_pictures_flagged": int(unit_flagged.sum()),
+        "n_pictures_unflagged": int((~unit_flagged).sum()),
+        "n_missing": int(in_stratum.sum() - has_score.sum()),
+        "mean_flagged": mean_flagged,
+        "mean_unflagged": mean_unflagged,
+        "difference": mean_flagged - mean_unflagged,
+        "interval": by_picture.interval(rng, n_bootstrap),
+        "p_value": by_picture.p_value(rng, n_permutations),
+        "p_items": by_item.p_value(rng, n_permutations),
+        "position_correlation": (
             float(np.corrcoef(flag.astype(float), position)[0, 1]) if varies else float("nan")
         ),
-    )
+    }
 
 
 @dataclass(frozen=True)

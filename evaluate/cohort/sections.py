@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,28 +19,13 @@ from flipbench.reporting.tables import Cell, Table, build_table, rate_cell, text
 from .analysis import CohortAnalysis
 from .cohort import Array, Cohort
 from .falsification import count_external
-from .ordering import PLAIN, WHOLE_IMAGES, OrderCell, permutations_needed
-from .overlap_inflation import (
-    AccuracyInflation,
-    Churn,
-    Flags,
-    Inflation,
-    accuracy_inflation,
-    overlap_inflation,
-)
-from .subpopulations import (
-    MIN_ITEMS,
-    ModelsWithinStrata,
-    Stratum,
-    models_within_strata,
-    subpopulations,
-)
-from .tail_enrichment import MIN_MODELS, GuardedTail, upper_tail
-from .top_k import PairOverlap
+from .ordering import PLAIN, WHOLE_IMAGES, in_family, permutations_needed
+from .overlap_inflation import Churn, Flags, accuracy_inflation, overlap_inflation
+from .subpopulations import MIN_ITEMS, Stratum, models_within_strata, subpopulations
+from .tail_enrichment import MIN_MODELS, upper_tail
 
 N_NAMED = 10
 """Items without a score that the page names; all of them are in ``audit.json``."""
-T = TypeVar("T")
 
 
 def cohort_sections(analysis: CohortAnalysis) -> list[Section]:
@@ -87,19 +73,24 @@ def inflation_section(
         rng = generator(seed, trend.benchmark, "accuracy inflation")
         rows, churn = accuracy_inflation(correct, flagged, pictures, list(by_name), rng)
         tables.append(accuracy_inflation_table(rows, churn))
-    p, model = min((rows[0].p_value, name) for name, rows in by_name.items())
+    p, model = min((rows["p_value"].iloc[0], name) for name, rows in by_name.items())
+    difference = by_name[model]["difference"].iloc[0]
     corrected = min(1.0, p * len(by_name))
     sentence = f"{int(flagged.sum()):,} of {len(flagged):,} items have a flagged picture"
     if flagged.any() and not flagged.all():
         sentence += (
             f". The smallest of {len(by_name)} p-values, by pictures, is {formats.p_value(p)}"
-            f" ({model}, difference {formats.signed(by_name[model][0].difference, 3)}); corrected"
-            f" for their number, {formats.p_value(corrected)}."
+            f" ({model}, difference {formats.signed(difference, 3)}); corrected for their number,"
+            f" {formats.p_value(corrected)}."
         )
     else:
         sentence += ": nothing to compare."
     notes = ["Flagged items may simply be easier, or harder: compare external models."]
-    differing = [m for m in trend.models if m in trend.external and results[m][0].p_value <= level]
+    differing = [
+        name
+        for name, rows in results.items()
+        if name in trend.external and rows["p_value"].iloc[0] <= level
+    ]
     if differing:
         notes.append(
             f"{', '.join(differing)} cannot have seen the benchmark and differs as well (at"
@@ -113,15 +104,15 @@ def inflation_section(
         sentence,
         tuple(notes),
         tuple(tables),
-        data={"inflation": results},
+        data={"inflation": {name: rows.to_dict("records") for name, rows in results.items()}},
     )
 
 
-def inflation_table(results: Mapping[str, Sequence[Inflation]], unit: str) -> Table:
+def inflation_table(results: Mapping[str, pd.DataFrame], unit: str) -> Table:
     """Return the score form: models by strata; ``unit`` is the scores', if any."""
 
-    def mean(side: str) -> Callable[[Inflation], Cell]:
-        def cell(row: Inflation) -> Cell:
+    def mean(side: str) -> Callable[[Any], Cell]:
+        def cell(row: Any) -> Cell:
             n, n_pictures = getattr(row, f"n_{side}"), getattr(row, f"n_pictures_{side}")
             lacking = side == "unflagged" and row.n_missing
             note = f", {row.n_missing} without a score" if lacking else ""
@@ -130,7 +121,7 @@ def inflation_table(results: Mapping[str, Sequence[Inflation]], unit: str) -> Ta
 
         return cell
 
-    def tested(text: Callable[[Inflation], str]) -> Callable[[Inflation], str]:
+    def tested(text: Callable[[Any], str]) -> Callable[[Any], str]:
         return lambda row: text(row) if row.n_flagged and row.n_unflagged else ""
 
     signed = partial(formats.signed, digits=3)
@@ -155,11 +146,11 @@ def inflation_table(results: Mapping[str, Sequence[Inflation]], unit: str) -> Ta
             ("p by items", tested(lambda row: formats.p_value(row.p_items))),
             ("flag × position", tested(lambda row: formats.signed(row.position_correlation))),
         ],
-        {model: [(row.stratum, row) for row in strata] for model, strata in results.items()},
+        {model: [(row.stratum, row) for row in _rows(rows)] for model, rows in results.items()},
     )
 
 
-def accuracy_inflation_table(results: Sequence[AccuracyInflation], churn: Churn) -> Table:
+def accuracy_inflation_table(results: pd.DataFrame, churn: Churn) -> Table:
     """Return the accuracy form, one row a model, with the leaderboard's churn in the caption."""
     tau = "undefined"
     if churn.tau is not None:
@@ -188,7 +179,7 @@ def accuracy_inflation_table(results: Sequence[AccuracyInflation], churn: Churn)
                 ),
             ),
         ],
-        {"": [(row.model, row) for row in results]},
+        {"": [(row.model, row) for row in _rows(results)]},
     )
 
 
@@ -196,11 +187,9 @@ def _name(model: str, external: bool) -> str:
     return f"{model} (external)" if external else model
 
 
-def _grouped(rows: Iterable[T], key: Callable[[T], str]) -> dict[str, list[T]]:
-    groups: dict[str, list[T]] = {}
-    for row in rows:
-        groups.setdefault(key(row), []).append(row)
-    return groups
+def _rows(frame: pd.DataFrame) -> list[Any]:
+    """Return the rows, whose attributes are the columns."""
+    return list(frame.itertuples(index=False))
 
 
 def _external(analysis: CohortAnalysis) -> Section:
@@ -260,13 +249,13 @@ def _external(analysis: CohortAnalysis) -> Section:
 
 
 def _orders(analysis: CohortAnalysis) -> Section:
-    family = [cell for cell in analysis.orders if cell.in_family]
-    n_holm = sum((cell.holm or 1.0) <= analysis.level for cell in family)
-    release = [c for c in family if c.order == "release" and c.control == PLAIN]
-    hits = [c.model for c in release if (c.holm or 1.0) <= analysis.level]
-    by_model = _grouped(analysis.orders, lambda cell: _name(cell.model, cell.external))
+    orders, level = analysis.orders, analysis.level
+    family = orders[in_family(orders)]
+    n_holm = int((family["holm"] <= level).sum())
+    release = family[(family["order"] == "release") & (family["control"] == PLAIN)]
+    hits = release.loc[release["holm"] <= level, "model"].tolist()
 
-    def header(cell: OrderCell) -> str:
+    def header(cell: Any) -> str:
         return cell.order if cell.control == PLAIN else f"{cell.order}, {cell.control}"
 
     table = build_table(
@@ -279,29 +268,32 @@ def _orders(analysis: CohortAnalysis) -> Section:
         [
             ("items", lambda cell: f"{cell.n:,}"),
             ("ρ", lambda cell: formats.signed(cell.trend.rho) if cell.trend else "refused"),
-            ("p", lambda cell: Cell(formats.p_value(cell.p), "floor" if cell.at_floor else "")),
-            ("Holm", lambda cell: formats.p_value(cell.holm)),
-            ("q", lambda cell: formats.p_value(cell.q)),
+            ("p", lambda cell: Cell(_p_value(cell.p), "floor" if cell.at_floor else "")),
+            ("Holm", lambda cell: _p_value(cell.holm)),
+            ("q", lambda cell: _p_value(cell.q)),
         ],
-        {name: [(header(cell), cell) for cell in cells] for name, cells in by_model.items()},
+        {
+            _name(str(model), bool(cells["external"].any())): [
+                (header(cell), cell) for cell in _rows(cells)
+            ]
+            for model, cells in orders.groupby("model", sort=False)
+        },
     )
     notes = [
         "A trend says that easy or short answers come first, for any model that finds them easy."
         " Memory of the order is one explanation of a trend that the controls do not remove."
     ]
-    if any(cell.control == WHOLE_IMAGES for cell in analysis.orders):
+    if (orders["control"] == WHOLE_IMAGES).any():
         notes.append(
             f"Several items share an image. Only “{WHOLE_IMAGES}” counts each image once; the other"
             " tests take its items as independent, and their p may be too small."
         )
-    refusals = sorted({cell.refused for cell in analysis.orders if cell.refused})
-    notes += [f"Refused: {reason}." for reason in refusals]
-    n_needed = permutations_needed(len(family), analysis.level)
-    if any(cell.trend and cell.trend.n_permutations < n_needed for cell in family):
+    notes += [f"Refused: {reason}." for reason in sorted(set(orders["refused"]) - {""})]
+    n_needed = permutations_needed(len(family), level)
+    if any(trend.n_permutations < n_needed for trend in family["trend"]):
         notes.append(
-            f"Too few permutations: after correcting {len(family)} tests, none can reach"
-            f" {analysis.level:g} with fewer than {n_needed:,}; set n_permutations to at least"
-            " that."
+            f"Too few permutations: after correcting {len(family)} tests, none can reach {level:g}"
+            f" with fewer than {n_needed:,}; set n_permutations to at least that."
         )
     return Section(
         "order-trend",
@@ -311,20 +303,21 @@ def _orders(analysis: CohortAnalysis) -> Section:
         f" order: {', '.join(hits) or 'none'}.",
         tuple(notes),
         (table,),
-        data={
-            "cells": [
-                {**asdict(cell), "p": cell.p, "at_floor": cell.at_floor} for cell in analysis.orders
-            ]
-        },
+        data={"cells": orders.to_dict("records")},
     )
 
 
+def _p_value(p: float) -> str:
+    return formats.p_value(None if pd.isna(p) else p)
+
+
 def _tail(analysis: CohortAnalysis) -> Section:
-    enriched = [t.model for t in analysis.tails if t.verdict in ("enriched", "unchecked")]
+    summaries, tails = analysis.summaries, analysis.tails
+    enriched = tails.loc[tails["verdict"].isin(["enriched", "unchecked"]), "model"].tolist()
     by_ranks = f"By ranks, whichever model is left out: {', '.join(enriched) or 'none'}."
-    if len(analysis.tail.models) < MIN_MODELS:
+    if len(tails) < MIN_MODELS:
         by_ranks = f"By ranks, fewer than {MIN_MODELS} models cannot tell."
-    flagged = [summary.model for summary in analysis.summaries if summary.flagged]
+    flagged = summaries.loc[summaries["flagged"], "model"].tolist()
     sums = build_table(
         "tail",
         "Score minus the median of the other models’, as in the paper: quantiles in the scores’"
@@ -338,12 +331,8 @@ def _tail(analysis: CohortAnalysis) -> Section:
             ("above 100, %", lambda row: row.above[1]),
             ("flagged", lambda row: "yes" if row.flagged else "no"),
         ],
-        {"": [(_name(row.model, row.external), row) for row in analysis.summaries]},
+        {"": [(_name(row.model, row.external), row) for row in _rows(summaries)]},
     )
-
-    def p_cell(tail: GuardedTail) -> Cell:
-        return Cell(formats.p_value(tail.p), f"without {tail.left_out}" if tail.left_out else "")
-
     ranks = build_table(
         "tail-ranks",
         "The same with ranks within each model, which removes gain and offset: items far above and"
@@ -351,14 +340,19 @@ def _tail(analysis: CohortAnalysis) -> Section:
         " cohorts with one other model left out; Holm over models.",
         "model",
         [
-            ("above", lambda tail: tail.upper),
-            ("below", lambda tail: tail.lower),
-            ("expected", lambda tail: formats.decimals(tail.expected, 1)),
-            ("p", p_cell),
-            ("Holm", lambda tail: formats.p_value(tail.p_holm)),
-            ("verdict", lambda tail: tail.verdict.replace("_", " ")),
+            ("above", lambda row: row.upper),
+            ("below", lambda row: row.lower),
+            ("expected", lambda row: formats.decimals(row.expected, 1)),
+            (
+                "p",
+                lambda row: Cell(
+                    formats.p_value(row.p), f"without {row.left_out}" if row.left_out else ""
+                ),
+            ),
+            ("Holm", lambda row: formats.p_value(row.p_holm)),
+            ("verdict", lambda row: row.verdict.replace("_", " ")),
         ],
-        {"": [(_name(tail.model, tail.external), tail) for tail in analysis.tails]},
+        {"": [(_name(row.model, row.external), row) for row in _rows(tails)]},
     )
     return Section(
         "tail",
@@ -370,23 +364,18 @@ def _tail(analysis: CohortAnalysis) -> Section:
             " without having seen any.",
         ),
         (sums, ranks),
-        data={"summaries": analysis.summaries, "tails": analysis.tails},
+        data={
+            "summaries": summaries.drop(columns="flagged").to_dict("records"),
+            "tails": tails.to_dict("records"),
+        },
     )
 
 
 def _top_k(analysis: CohortAnalysis) -> Section:
     overlaps = analysis.overlaps
-    hits = [pair for pair in overlaps if pair.p_holm <= analysis.level]
-    k = overlaps[0].k
-
-    def header(pair: PairOverlap) -> str:
-        external = f" ({pair.n_external} external)" if pair.n_external else ""
-        return f"{' and '.join(pair.models)}{external}"
-
-    def expected(pair: PairOverlap) -> str:
-        return "" if pair.expected_within is None else formats.decimals(pair.expected_within)
-
-    columns: list[tuple[str, Callable[[PairOverlap], str]]] = [
+    hits = overlaps[overlaps["p_holm"] <= analysis.level]
+    k = overlaps["k"].iloc[0]
+    columns: list[tuple[str, Callable[[Any], str]]] = [
         ("shared", lambda pair: f"{pair.intersection}/{pair.k}"),
         ("chance", lambda pair: formats.decimals(pair.chance)),
         ("lift", lambda pair: formats.decimals(pair.lift, 1)),
@@ -395,8 +384,15 @@ def _top_k(analysis: CohortAnalysis) -> Section:
         ("Holm", lambda pair: formats.p_value(pair.p_holm)),
     ]
     if analysis.factors:
-        columns.append(("expected within strata", expected))
-        columns.append(("p within strata", lambda pair: formats.p_value(pair.p_within)))
+        columns += [
+            ("expected within strata", lambda pair: formats.decimals(pair.expected_within)),
+            ("p within strata", lambda pair: formats.p_value(pair.p_within)),
+        ]
+
+    def header(pair: Any) -> str:
+        external = f" ({pair.n_external} external)" if pair.n_external else ""
+        return f"{' and '.join(pair.models)}{external}"
+
     table = build_table(
         "top-k",
         f"Items among the {k} highest of both models, each ranked by its own score. Chance: the"
@@ -404,17 +400,18 @@ def _top_k(analysis: CohortAnalysis) -> Section:
         " p: hypergeometric, Holm over pairs; within strata: of the factors.",
         "models",
         columns,
-        {"": [(header(pair), pair) for pair in overlaps]},
+        {"": [(header(pair), pair) for pair in _rows(overlaps)]},
     )
+    derived = ["union", "jaccard", "chance", "lift"]
     return Section(
         "top-k",
         "Shared top items",
-        "look" if hits else "ok",
+        "look" if len(hits) else "ok",
         f"{len(hits)} of {len(overlaps)} pairs of models share more of their top {k} than"
-        f" chance; {sum(pair.n_external > 0 for pair in hits)} of these with an external model.",
+        f" chance; {(hits['n_external'] > 0).sum()} of these with an external model.",
         ("Models share what any model finds easy: compare pairs with an external model.",),
         (table,),
-        data={"pairs": overlaps},
+        data={"pairs": overlaps.drop(columns=derived).to_dict("records")},
     )
 
 
@@ -450,7 +447,7 @@ def _subpopulations(analysis: CohortAnalysis) -> Section:
             subpopulation_table(strata, "ranks far above the other models’"),
             within_strata_table(pairs),
         ),
-        data={"strata": strata, "models": pairs},
+        data={"strata": strata, "models": pairs.to_dict("records")},
     )
 
 
@@ -467,7 +464,6 @@ def subpopulation_table(strata: Sequence[Stratum], flag: str) -> Table:
         return cell
 
     models = [share.model for share in strata[0].shares] if strata else []
-    by_factor = _grouped(strata, lambda stratum: stratum.factor)
     return build_table(
         "subpopulations",
         f"Share of items with {flag}, by stratum. Strata of a factor sum to all items. q"
@@ -479,13 +475,15 @@ def subpopulation_table(strata: Sequence[Stratum], flag: str) -> Table:
             *((model, share(number)) for number, model in enumerate(models)),
             ("largest difference", lambda stratum: formats.percent(stratum.spread)),
         ],
-        {factor: [(s.name, s) for s in group] for factor, group in by_factor.items()},
+        {
+            factor: [(stratum.name, stratum) for stratum in group]
+            for factor, group in groupby(strata, attrgetter("factor"))
+        },
     )
 
 
-def within_strata_table(results: Sequence[ModelsWithinStrata]) -> Table:
+def within_strata_table(results: pd.DataFrame) -> Table:
     """Return the Cochran-Mantel-Haenszel tests, one row for each factor and pair of models."""
-    by_factor = _grouped(results, lambda result: result.factor)
     return build_table(
         "models_within_strata",
         "Cochran-Mantel-Haenszel test of flag by model, given the stratum; p corrected by Holm. It"
@@ -498,7 +496,7 @@ def within_strata_table(results: Sequence[ModelsWithinStrata]) -> Table:
             ("p corrected", lambda result: formats.p_value(result.p_adjusted)),
         ],
         {
-            factor: [(" against ".join(result.models), result) for result in group]
-            for factor, group in by_factor.items()
+            str(factor): [(" against ".join(row.models), row) for row in _rows(rows)]
+            for factor, rows in results.groupby("factor", sort=False)
         },
     )

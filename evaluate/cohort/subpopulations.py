@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 from statsmodels.stats.contingency_tables import StratifiedTable
@@ -66,29 +67,6 @@ class Stratum:
     small: bool
     shares: tuple[Share, ...]
     spread: float
-
-
-@dataclass(frozen=True)
-class ModelsWithinStrata:
-    """Cochran-Mantel-Haenszel test of flag by model, given the stratum, for two models.
-
-    The test takes the two models' items as independent samples. Both models see the same items, so
-    it errs towards "no difference" where they flag the same ones.
-
-    Attributes
-    ----------
-    odds_ratio : float
-        Pooled over strata (Mantel-Haenszel), of the first model's flags to the second's; NaN if it
-        is undefined.
-    p_value, p_adjusted : float
-        Two-sided; adjusted by Holm over all factors and pairs of models. 1 if nothing varies.
-    """
-
-    factor: str
-    models: tuple[str, str]
-    odds_ratio: float
-    p_value: float
-    p_adjusted: float = 1.0
 
 
 def subpopulations(
@@ -161,13 +139,22 @@ def subpopulations(
 
 def models_within_strata(
     flags: ArrayLike, models: Sequence[str], factors: Mapping[str, Sequence[str]]
-) -> list[ModelsWithinStrata]:
+) -> pd.DataFrame:
     """Compare the models two by two within the strata of each factor.
 
-    Parameters are those of `subpopulations`.
+    The Cochran-Mantel-Haenszel test of flag by model, given the stratum, takes the two models'
+    items as independent samples. Both models see the same items, so it errs towards "no
+    difference" where they flag the same ones. Parameters are those of `subpopulations`.
+
+    Returns
+    -------
+    DataFrame
+        One row for each ``factor`` and pair of ``models``: the ``odds_ratio`` of the first model's
+        flags to the second's, pooled over strata (Mantel-Haenszel), NaN if it is undefined; the
+        two-sided ``p_value``, 1 if nothing varies; and ``p_adjusted`` by Holm over all rows.
     """
     flagged = _checked(flags, models, factors)
-    results = []
+    rows = []
     for factor, items_by_name in _strata(factors):
         for a, b in itertools.combinations(range(len(models)), 2):
             tables = [
@@ -177,10 +164,9 @@ def models_within_strata(
                 ]
                 for _, in_stratum in items_by_name
             ]
-            odds, p = _cochran_mantel_haenszel(tables)
-            results.append(ModelsWithinStrata(factor, (models[a], models[b]), odds, p))
-    adjusted = adjust_p_values([result.p_value for result in results])
-    return [replace(r, p_adjusted=p) for r, p in zip(results, adjusted, strict=True)]
+            rows.append((factor, (models[a], models[b]), *_cochran_mantel_haenszel(tables)))
+    frame = pd.DataFrame(rows, columns=["factor", "models", "odds_ratio", "p_value"])
+    return frame.assign(p_adjusted=adjust_p_values(frame["p_value"].tolist()))
 
 
 def _cochran_mantel_haenszel(tables: Sequence[Sequence[Sequence[int]]]) -> tuple[float, float]:

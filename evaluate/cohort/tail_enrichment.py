@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal
-
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -23,70 +21,6 @@ TAIL = 0.01
 """Share of all rank differences, of every item and model, that is the tail."""
 MIN_MODELS = 4
 """With one model left out, a median of the others needs at least two."""
-
-Verdict = Literal["enriched", "not_detected", "artefact_suspected", "unchecked", "inconclusive"]
-
-
-@dataclass(frozen=True)
-class TailSummary:
-    """The upper tail of one model's score minus the median of the other models' (*delta*).
-
-    ``q95``, ``q99`` and ``largest`` are in the scores' unit: nats for log-likelihoods, none for
-    Min-K++ (which the paper calls nats as well). ``above`` has the share of items above 50 and 100.
-    """
-
-    model: str
-    external: bool
-    n: int
-    n_missing: int
-    q95: float
-    q99: float
-    largest: float
-    above: tuple[Rate, Rate]
-
-    @property
-    def flagged(self) -> bool:
-        """The paper's rule: more than 5 % of the items are above 100."""
-        return self.above[1].k > FLAG_SHARE * self.above[1].n
-
-
-@dataclass(frozen=True)
-class GuardedTail:
-    """How often one model's *rank* is far above the median rank of the others.
-
-    Attributes
-    ----------
-    upper, lower : int
-        Items of this model above the 99th percentile of all rank differences, and as far below.
-    expected : float
-        ``upper`` if models were exchangeable within items.
-    p : float
-        The larger of ``p_exchangeable`` and ``p_symmetric``, and of those with each other model
-        left out. ``p_holm`` is corrected over the models.
-    p_exchangeable : float
-        Exact one-sided p-value against "the models' labels can be swapped within an item".
-    p_symmetric : float
-        Exact one-sided p-value against "this model is as often far below the others as above".
-    left_out : str
-        The model without which p is largest; empty if that is with all models.
-    verdict : str
-        "enriched"; "not_detected"; "artefact_suspected" (an external model is enriched as well);
-        "unchecked" (enriched, but there is no external model); "inconclusive" (too few models).
-    """
-
-    model: str
-    external: bool
-    n: int
-    n_missing: int
-    upper: int
-    lower: int
-    expected: float
-    p: float
-    p_holm: float
-    p_exchangeable: float
-    p_symmetric: float
-    left_out: str
-    verdict: Verdict
 
 
 def cohort_deltas(scores: Array) -> Array:
@@ -118,11 +52,19 @@ def upper_tail(scores: Array) -> NDArray[np.bool_]:
     return np.asarray(deltas > np.quantile(deltas, 1 - TAIL))
 
 
-def tail_summaries(cohort: Cohort) -> list[TailSummary]:
+def tail_summaries(cohort: Cohort) -> pd.DataFrame:
     """Return the published statistic of every model, on the items that all models have.
 
     It says nothing about contamination by itself: models that differ only in gain are flagged
     (`python -m studies.confound`), and it depends on which other models there are.
+
+    Returns
+    -------
+    DataFrame
+        One row for each model. ``q95``, ``q99`` and ``largest`` are of its score minus the median
+        of the other models', in the scores' unit: nats for log-likelihoods, none for Min-K++ (which
+        the paper calls nats as well). ``above`` has the `Rate` of items above 50 and above 100, and
+        ``flagged`` is the paper's rule: more than 5 % of the items are above 100.
 
     Raises
     ------
@@ -133,28 +75,22 @@ def tail_summaries(cohort: Cohort) -> list[TailSummary]:
     ----------
     Xu, Wu, Ryu, arXiv 2606.10066, section 4, detector 3 and Table 3. Quantiles are linear.
     """
-    scores, n_missing = _complete(cohort)
+    scores, about = _complete(cohort)
     deltas = cohort_deltas(scores)
-    n = len(deltas)
-    return [
-        TailSummary(
-            model=model,
-            external=model in cohort.external,
-            n=n,
-            n_missing=n_missing,
-            q95=float(np.quantile(delta, 0.95)),
-            q99=float(np.quantile(delta, 0.99)),
-            largest=float(delta.max()),
-            above=(
-                Rate.wilson(int((delta > LEVELS[0]).sum()), n),
-                Rate.wilson(int((delta > LEVELS[1]).sum()), n),
-            ),
-        )
-        for model, delta in zip(cohort.models, deltas.T, strict=True)
+    rates = [
+        tuple(Rate.wilson(int((delta > level).sum()), len(delta)) for level in LEVELS)
+        for delta in deltas.T
     ]
+    return about.assign(
+        q95=np.quantile(deltas, 0.95, axis=0),
+        q99=np.quantile(deltas, 0.99, axis=0),
+        largest=deltas.max(axis=0),
+        above=pd.Series(rates, dtype=object),
+        flagged=[high.k > FLAG_SHARE * high.n for _, high in rates],
+    )
 
 
-def guarded_tails(cohort: Cohort, *, alpha: float = ALPHA) -> list[GuardedTail]:
+def guarded_tails(cohort: Cohort, *, alpha: float = ALPHA) -> pd.DataFrame:
     """Return every model's tail of rank differences, with tests and a verdict.
 
     Ranks within a model remove its gain and offset. The tail is the largest 1 % of all models'
@@ -168,66 +104,60 @@ def guarded_tails(cohort: Cohort, *, alpha: float = ALPHA) -> list[GuardedTail]:
     What remains: a model that really is better at some kind of item than all the others, and has
     seen none of them, is enriched too; so is each of several models with shared training data.
 
+    Returns
+    -------
+    DataFrame
+        One row for each model. ``upper`` and ``lower`` count its items in the tail, and as far
+        below; ``expected`` is ``upper`` if models were exchangeable within items.
+        ``p_exchangeable`` and ``p_symmetric`` are exact one-sided p-values against "the models'
+        labels can be swapped within an item" and "it is as often far below the others as above";
+        ``p`` is the largest of both with all models and with each other one left out (which one:
+        ``left_out``), ``p_holm`` is corrected. ``verdict`` is "enriched"; "not_detected";
+        "artefact_suspected" (an external model is enriched as well); "unchecked" (enriched, but
+        there is no external model); or "inconclusive" (too few models).
+
     References
     ----------
     Xu, Wu, Ryu, arXiv 2606.10066, section 4, detector 3, which has no null hypothesis; ranks, both
     tests, the left-out models and the external models are ours.
     """
-    scores, n_missing = _complete(cohort)
-    tails = [_tail(cohort, column, scores, n_missing) for column in range(len(cohort.models))]
-    external_fires = any(
-        tail.external and max(tail.p_exchangeable, tail.p_symmetric) <= alpha for tail in tails
-    )
+    scores, about = _complete(cohort)
+    columns = range(len(cohort.models))
+    tests = [_tail_tests(rank_scores(scores), column) for column in columns]
+    names = ("upper", "lower", "expected", "p_exchangeable", "p_symmetric")
+    tails = pd.concat([about, pd.DataFrame(tests, columns=names)], axis=1)
+    p_values, left_out = [max(test[3:]) for test in tests], [""] * len(tests)
+    for other in columns if len(columns) >= MIN_MODELS else ():
+        ranks = rank_scores(np.delete(scores, other, axis=1))
+        for column in columns:
+            if column != other:
+                p = max(_tail_tests(ranks, column - (other < column))[3:])
+                if p > p_values[column]:
+                    p_values[column], left_out[column] = p, cohort.models[other]
+    p_holm = adjust_p_values(p_values, "holm")
+    tails = tails.assign(p=p_values, left_out=left_out, p_holm=p_holm)
+    enriched = "enriched" if cohort.external else "unchecked"
+    tails["verdict"] = np.where(tails["p_holm"] <= alpha, enriched, "not_detected")
+    external = tails.loc[tails["external"], ["p_exchangeable", "p_symmetric"]]
+    if len(columns) < MIN_MODELS:
+        tails["verdict"] = "inconclusive"
+    elif (external.max(axis=1) <= alpha).any():
+        tails["verdict"] = "artefact_suspected"
+    return tails
 
-    def verdict(p: float) -> Verdict:
-        if len(cohort.models) < MIN_MODELS:
-            return "inconclusive"
-        if external_fires:
-            return "artefact_suspected"
-        if p > alpha:
-            return "not_detected"
-        return "enriched" if cohort.external else "unchecked"
 
-    holm = adjust_p_values([tail.p for tail in tails], "holm")
-    return [replace(t, p_holm=p, verdict=verdict(p)) for t, p in zip(tails, holm, strict=True)]
-
-
-def _complete(cohort: Cohort) -> tuple[Array, int]:
+def _complete(cohort: Cohort) -> tuple[Array, pd.DataFrame]:
+    """Return the scores of the items that all models have, and the frame's leading columns."""
     complete = cohort.complete()
     if not complete.any():
         raise DataError(
             f"cohort {cohort.benchmark!r}: no item has the scores of all {len(cohort.models)}"
             " models; leave out the models with the fewest"
         )
-    return cohort.scores[complete], int((~complete).sum())
-
-
-def _tail(cohort: Cohort, column: int, scores: Array, n_missing: int) -> GuardedTail:
-    """Return a model's tail before the correction over models."""
-    upper, lower, n_expected, exchangeable, symmetric = _tail_tests(rank_scores(scores), column)
-    p, left_out = max(exchangeable, symmetric), ""
-    for left_out_column, name in enumerate(cohort.models):
-        if left_out_column == column or len(cohort.models) < MIN_MODELS:
-            continue
-        ranks = rank_scores(np.delete(scores, left_out_column, axis=1))
-        p_without = max(_tail_tests(ranks, column - (left_out_column < column))[3:])
-        if p_without > p:
-            p, left_out = p_without, name
-    return GuardedTail(
-        model=cohort.models[column],
-        external=cohort.models[column] in cohort.external,
-        n=len(scores),
-        n_missing=n_missing,
-        upper=upper,
-        lower=lower,
-        expected=n_expected,
-        p=p,
-        p_holm=p,
-        p_exchangeable=exchangeable,
-        p_symmetric=symmetric,
-        left_out=left_out,
-        verdict="not_detected",
-    )
+    about = pd.DataFrame({"model": cohort.models})
+    about["external"] = about["model"].isin(list(cohort.external))
+    n = int(complete.sum())
+    return cohort.scores[complete], about.assign(n=n, n_missing=len(complete) - n)
 
 
 def _tail_tests(ranks: Array, column: int) -> tuple[int, int, float, float, float]:

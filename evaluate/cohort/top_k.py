@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -17,64 +17,6 @@ from ..statistics.paired import adjust_p_values
 from .cohort import Array, Cohort, strata_of
 
 K = 25
-
-
-@dataclass(frozen=True)
-class PairOverlap:
-    """The overlap of two models' K highest-scored items.
-
-    Attributes
-    ----------
-    models : (str, str)
-    n_external : int
-        How many of the two are external (0, 1 or 2): their overlap shows what any models share.
-    ranking : str
-        "score": each model is ranked by its own.
-    n, n_missing, k : int
-        Items that both models have a score for, those that they do not, and K.
-    n_tied : tuple of int
-        By model, the items tied at its K-th place, of which some were drawn by seed; 0 if none.
-    intersection : int
-    p : float
-        P(X >= intersection) for X ~ Hypergeometric(n, K, K), corrected over the pairs in `p_holm`.
-    expected_within, p_within : float or None
-        The same within strata of the covariates: expected overlap, and P(X >= intersection) for
-        the sum of one hypergeometric count per stratum; None if no covariates are given.
-    """
-
-    models: tuple[str, str]
-    n_external: int
-    n: int
-    n_missing: int
-    k: int
-    n_tied: tuple[int, int]
-    intersection: int
-    p: float
-    p_holm: float
-    expected_within: float | None = None
-    p_within: float | None = None
-    p_within_holm: float | None = None
-    ranking: str = "score"
-
-    @property
-    def union(self) -> int:
-        """Number of items that are among the highest of either model."""
-        return 2 * self.k - self.intersection
-
-    @property
-    def jaccard(self) -> float:
-        """Intersection over union."""
-        return self.intersection / self.union
-
-    @property
-    def chance(self) -> float:
-        """Expected intersection of two random choices of K among n items, K²/n."""
-        return chance_overlap(self.n, self.k)
-
-    @property
-    def lift(self) -> float:
-        """Intersection over chance."""
-        return self.intersection / self.chance
 
 
 def chance_overlap(n: int, k: int = K) -> float:
@@ -105,7 +47,7 @@ def stratified_overlap(
 
     Parameters
     ----------
-    first, second : ndarray of int, shape (K,)
+    first_choice, second_choice : ndarray of int, shape (K,)
         Indices of the chosen items.
     stratum : ndarray of int, shape (N,)
 
@@ -145,7 +87,7 @@ def pair_overlaps(
     k: int = K,
     seed: int = 0,
     strata: Sequence[str] = (),
-) -> list[PairOverlap]:
+) -> pd.DataFrame:
     """Return the overlap of every pair of models, with Holm's correction over the pairs.
 
     Overlap above chance means that both models find the same items familiar. Short, common or
@@ -157,6 +99,17 @@ def pair_overlaps(
     strata : sequence of str
         Covariates whose combinations are strata (numbers in tenths). Items of which one lacks a
         value are a stratum of their own.
+
+    Returns
+    -------
+    DataFrame
+        One row for each pair: ``models``; ``n_external``, how many of the two are external (their
+        overlap shows what any models share); ``n`` items that both have a score for, and
+        ``n_missing`` others; ``k``; ``n_tied``, by model, items tied at its K-th place, of which
+        some were drawn by seed; ``intersection``, ``union``, ``jaccard``, ``chance`` (K²/n),
+        ``lift``; ``p``, P(X >= intersection) for X ~ Hypergeometric(n, K, K), and ``p_holm``. With
+        strata also ``expected_within``, ``p_within`` (for the sum of one hypergeometric count per
+        stratum) and ``p_within_holm``.
 
     Raises
     ------
@@ -174,21 +127,20 @@ def pair_overlaps(
                 f"cohort {cohort.benchmark!r}: there is no covariate {name!r} (there are:"
                 f" {', '.join(cohort.covariates) or 'none'})"
             )
-    pairs = [
+    pairs = pd.DataFrame(
         _overlap(cohort, pair, k, seed, strata)
         for pair in itertools.combinations(range(len(cohort.models)), 2)
-    ]
-    holm = adjust_p_values([pair.p for pair in pairs], "holm")
-    pairs = [replace(pair, p_holm=p) for pair, p in zip(pairs, holm, strict=True)]
-    if not strata:
-        return pairs
-    within = adjust_p_values([p for pair in pairs if (p := pair.p_within) is not None], "holm")
-    return [replace(pair, p_within_holm=p) for pair, p in zip(pairs, within, strict=True)]
+    )
+    pairs["p_holm"] = adjust_p_values(pairs["p"].tolist(), "holm")
+    pairs["p_within_holm"] = None
+    if strata:
+        pairs["p_within_holm"] = adjust_p_values(pairs["p_within"].tolist(), "holm")
+    return pairs
 
 
 def _overlap(
     cohort: Cohort, pair: tuple[int, int], k: int, seed: int, strata: Sequence[str]
-) -> PairOverlap:
+) -> dict[str, object]:
     names = (cohort.models[pair[0]], cohort.models[pair[1]])
     is_common = np.asarray(~np.isnan(cohort.scores[:, pair]).any(axis=1))
     n = int(is_common.sum())
@@ -211,17 +163,21 @@ def _overlap(
         stratum = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)[1].ravel()
         n_expected, p_within = stratified_overlap(a, b, stratum.astype(np.int64))
     intersection = len(np.intersect1d(a, b))
-    p = overlap_p(n, k, intersection)
-    return PairOverlap(
-        models=names,
-        n_external=len(cohort.external.intersection(names)),
-        n=n,
-        n_missing=len(is_common) - n,
-        k=k,
-        n_tied=(tied_a, tied_b),
-        intersection=intersection,
-        p=p,
-        p_holm=p,
-        expected_within=n_expected,
-        p_within=p_within,
-    )
+    union, chance = 2 * k - intersection, chance_overlap(n, k)
+    return {
+        "models": names,
+        "n_external": len(cohort.external.intersection(names)),
+        "ranking": "score",
+        "n": n,
+        "n_missing": len(is_common) - n,
+        "k": k,
+        "n_tied": (tied_a, tied_b),
+        "intersection": intersection,
+        "union": union,
+        "jaccard": intersection / union,
+        "chance": chance,
+        "lift": intersection / chance,
+        "p": overlap_p(n, k, intersection),
+        "expected_within": n_expected,
+        "p_within": p_within,
+    }

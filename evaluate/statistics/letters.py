@@ -65,7 +65,7 @@ class LetterPairs:
 
         Parameters
         ----------
-        before, after : float arrays, shape (N,)
+        original, perturbed : float arrays, shape (N,)
             Right answers to original and perturbed version.
 
         Returns

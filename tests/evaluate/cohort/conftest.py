@@ -1,6 +1,9 @@
-"""A cohort without one of its models."""
+"""A cohort without one of its models, and frames as rows."""
 
 from dataclasses import replace
+from typing import Any
+
+import pandas as pd
 
 from flipbench.evaluate.cohort.cohort import Cohort
 
@@ -13,3 +16,7 @@ def without(cohort: Cohort, model: str) -> Cohort:
         external=cohort.external - {model},
         scores=cohort.scores[:, columns],
     )
+
+
+def rows_of(frame: pd.DataFrame) -> list[Any]:
+    return list(frame.itertuples(index=False))

@@ -14,6 +14,7 @@ from flipbench.evaluate.cohort.overlap_inflation import (
     accuracy_inflation,
     overlap_inflation,
 )
+from tests.evaluate.cohort.conftest import rows_of
 
 
 def rng() -> np.random.Generator:
@@ -22,7 +23,7 @@ def rng() -> np.random.Generator:
 
 def test_worked_example() -> None:
     """METHODS: flagged (2, 4), unflagged (1, 1, 3): 1.3333, p = .30 over all ten splits."""
-    [result] = overlap_inflation([2, 4, 1, 1, 3], [1, 1, 0, 0, 0], list("abcde"), rng())
+    [result] = rows_of(overlap_inflation([2, 4, 1, 1, 3], [1, 1, 0, 0, 0], list("abcde"), rng()))
     assert result.difference == pytest.approx(4 / 3)
     assert result.p_value == pytest.approx(0.3)
     assert result.p_items == pytest.approx(0.3)
@@ -50,11 +51,13 @@ def test_p_equals_enumeration_over_pictures(values: list[int], n_flagged: int, s
     null = [abs(difference(set(c))) for c in itertools.combinations(range(len(values)), n_flagged)]
     expected = np.mean([value >= observed - 1e-9 for value in null])
     names = [str(p) for p in picture]
-    [result] = overlap_inflation(scores, flags, names, rng(), n_bootstrap=10)
+    [result] = rows_of(overlap_inflation(scores, flags, names, rng(), n_bootstrap=10))
     assert result.p_value == pytest.approx(expected)
     order = draw.permutation(len(picture))
-    [shuffled] = overlap_inflation(
-        scores[order], flags[order], [names[i] for i in order], rng(), n_bootstrap=10
+    [shuffled] = rows_of(
+        overlap_inflation(
+            scores[order], flags[order], [names[i] for i in order], rng(), n_bootstrap=10
+        )
     )
     assert shuffled.p_value == pytest.approx(expected)
 
@@ -67,7 +70,9 @@ def test_shared_pictures_are_no_evidence() -> None:
     for seed in range(40):
         draw = np.random.default_rng(seed)
         scores = np.repeat(draw.normal(size=19), 20) + draw.normal(size=380)
-        [result] = overlap_inflation(scores, flags, names, draw, n_permutations=199, n_bootstrap=10)
+        [result] = rows_of(
+            overlap_inflation(scores, flags, names, draw, n_permutations=199, n_bootstrap=10)
+        )
         p_values.append((result.p_value, result.p_items))
     assert result.n_pictures_flagged == 4 and result.n_pictures_unflagged == 15
     by_picture, by_item = (np.array(p_values) < 0.05).mean(axis=0)
@@ -76,12 +81,14 @@ def test_shared_pictures_are_no_evidence() -> None:
 
 def test_strata_and_missing_scores_are_counted() -> None:
     scores = [1.0, np.nan, 2.0, 3.0, 4.0, 5.0]
-    results = overlap_inflation(
-        scores,
-        [1, 1, 0, 0, 1, 0],
-        list("aabbcd"),
-        rng(),
-        strata=["x", "x", "x", "y", "y", "y"],
+    results = rows_of(
+        overlap_inflation(
+            scores,
+            [1, 1, 0, 0, 1, 0],
+            list("aabbcd"),
+            rng(),
+            strata=["x", "x", "x", "y", "y", "y"],
+        )
     )
     assert [r.stratum for r in results] == ["all items", "x", "y"]
     assert [r.n_missing for r in results] == [1, 1, 0]
@@ -101,9 +108,10 @@ def test_accuracy_form_and_churn() -> None:
     flags = np.array([True] * 4 + [False] * 6)
     first = np.array([1.0] * 4 + [1, 1, 1, 0, 0, 0])  # .7, clean .5
     second = np.array([0.0, 0, 1, 0] + [1, 1, 1, 1, 0, 0])  # .5, clean .667
-    results, churn = accuracy_inflation(
+    frame, churn = accuracy_inflation(
         np.stack([first, second], axis=1), flags, list("abcdefghij"), ["m", "o"], rng()
     )
+    results = rows_of(frame)
     assert results[0].inflation == pytest.approx(0.2)
     assert (results[0].k, results[0].n) == (7, 10)
     assert (results[0].k_clean, results[0].n_clean) == (3, 6)
@@ -115,6 +123,7 @@ def test_accuracy_form_and_churn() -> None:
 
 
 def test_all_items_flagged_has_no_clean_accuracy() -> None:
-    [one], churn = accuracy_inflation(np.ones((3, 1)), [True] * 3, list("abc"), ["m"], rng())
+    frame, churn = accuracy_inflation(np.ones((3, 1)), [True] * 3, list("abc"), ["m"], rng())
+    (one,) = rows_of(frame)
     assert one.n_clean == 0 and np.isnan(one.inflation) and one.interval is None
     assert churn.tau is None

@@ -124,7 +124,7 @@ def test_too_few_models_or_items_for_a_test_are_no_finding() -> None:
     found = analyse(few, few, n_permutations=199)
     tail = found.rules[found.rules["rule"] == RANK_TAIL]
     assert set(tail["status"]) == {"not_tested"}
-    assert {pair.k for pair in found.overlaps} == {10}
+    assert set(found.overlaps["k"]) == {10}
     tails, _, subpopulations = cohort_sections(found)[2:]
     assert tails.sentence.endswith("fewer than 4 models cannot tell.")
     assert subpopulations.sentence.endswith("too small to be tested.")

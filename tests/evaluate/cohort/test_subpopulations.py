@@ -8,6 +8,7 @@ from scipy import stats
 
 from flipbench.core.errors import DataError
 from flipbench.evaluate.cohort.subpopulations import models_within_strata, subpopulations
+from tests.evaluate.cohort.conftest import rows_of
 
 
 def test_the_papers_answer_types() -> None:
@@ -77,7 +78,7 @@ def test_shared_pictures_widen_intervals_and_hold_the_level() -> None:
 def test_equal_counts_are_no_difference_in_spite_of_the_continuity_correction() -> None:
     flags = np.zeros((24, 2), bool)
     flags[0, 0] = flags[12, 1] = True
-    [result] = models_within_strata(flags, ["a", "b"], {"f": ["x"] * 12 + ["y"] * 12})
+    [result] = rows_of(models_within_strata(flags, ["a", "b"], {"f": ["x"] * 12 + ["y"] * 12}))
     assert result.odds_ratio == 1 and result.p_value == 1
 
 
@@ -87,9 +88,9 @@ def test_cochran_mantel_haenszel_sees_a_difference_that_pooling_hides() -> None:
     factor = ["A"] * 300 + ["B"] * 300
     base = np.where(np.array(factor) == "A", 0.2, 0.5)
     flags = np.stack([draw.random(600) < base, draw.random(600) < base + 0.25], axis=1)
-    [result] = models_within_strata(flags, ["one", "two"], {"f": factor})
+    [result] = rows_of(models_within_strata(flags, ["one", "two"], {"f": factor}))
     assert result.odds_ratio < 0.6 and result.p_value < 1e-6
-    [same] = models_within_strata(flags[:, [0, 0]], ["one", "again"], {"f": factor})
+    [same] = rows_of(models_within_strata(flags[:, [0, 0]], ["one", "again"], {"f": factor}))
     assert same.odds_ratio == pytest.approx(1.0) and same.p_value > 0.9
 
 
@@ -97,7 +98,7 @@ def test_nothing_flagged_tests_nothing() -> None:
     flags = np.zeros((60, 2), bool)
     [stratum] = subpopulations(flags, ["a", "b"], {"f": ["x"] * 60})
     assert stratum.spread == 0 and stratum.shares[0].p_value == 1.0
-    [pair] = models_within_strata(flags, ["a", "b"], {"f": ["x"] * 60})
+    [pair] = rows_of(models_within_strata(flags, ["a", "b"], {"f": ["x"] * 60}))
     assert np.isnan(pair.odds_ratio) and pair.p_value == 1.0
 
 

@@ -5,19 +5,19 @@ import statistics
 from collections.abc import Callable
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from flipbench.core.errors import DataError
 from flipbench.evaluate.cohort import tail_enrichment
 from flipbench.evaluate.cohort.cohort import Array, Cohort
 from flipbench.evaluate.cohort.tail_enrichment import (
-    GuardedTail,
     cohort_deltas,
     guarded_tails,
     rank_scores,
     tail_summaries,
 )
-from tests.evaluate.cohort.conftest import without
+from tests.evaluate.cohort.conftest import rows_of, without
 
 
 def cohort_of(scores: Array, external: tuple[str, ...] = ()) -> Cohort:
@@ -43,8 +43,8 @@ def boosted(
     return scores
 
 
-def verdicts(tails: list[GuardedTail]) -> list[str]:
-    return [tail.verdict for tail in tails]
+def verdicts(tails: pd.DataFrame) -> list[str]:
+    return tails["verdict"].tolist()
 
 
 def test_the_worked_example() -> None:
@@ -67,11 +67,11 @@ def test_the_published_rule_counts_above_100() -> None:
     scores = np.zeros((100, 3)) + np.arange(100)[:, None] / 1000
     scores[:5, 0] += 200
     scores[5:9, 0] += 60
-    summary = tail_summaries(cohort_of(scores))[0]
+    summary = rows_of(tail_summaries(cohort_of(scores)))[0]
     assert [(rate.k, rate.n) for rate in summary.above] == [(9, 100), (5, 100)]
     assert not summary.flagged  # 5 % is not more than 5 %
     scores[5, 0] += 100
-    summary = tail_summaries(cohort_of(scores))[0]
+    summary = rows_of(tail_summaries(cohort_of(scores)))[0]
     assert summary.flagged and summary.above[1].k == 6
     delta = scores[:, 0] - np.median(scores[:, 1:], axis=1)
     assert [summary.q95, summary.q99] == pytest.approx(np.quantile(delta, [0.95, 0.99]))
@@ -81,8 +81,9 @@ def test_the_published_rule_counts_above_100() -> None:
 def test_items_without_all_scores_are_counted() -> None:
     scores = noisy(np.random.default_rng(0))
     scores[:7, 2] = np.nan
-    assert {(tail.n, tail.n_missing) for tail in tail_summaries(cohort_of(scores))} == {(393, 7)}
-    assert {(tail.n, tail.n_missing) for tail in guarded_tails(cohort_of(scores))} == {(393, 7)}
+    cohort = cohort_of(scores)
+    assert {(tail.n, tail.n_missing) for tail in rows_of(tail_summaries(cohort))} == {(393, 7)}
+    assert {(tail.n, tail.n_missing) for tail in rows_of(guarded_tails(cohort))} == {(393, 7)}
     scores[7:, 1] = np.nan
     with pytest.raises(DataError, match="no item has the scores of all 5 models"):
         tail_summaries(cohort_of(scores))
@@ -102,7 +103,7 @@ def test_both_p_values_against_enumeration(monkeypatch: pytest.MonkeyPatch) -> N
     every = list(itertools.product(*(list(itertools.permutations(row)) for row in rows)))
     totals = np.array([[row[0] for row in assignment] for assignment in every]).sum(axis=1)
     for tail, upper, column in zip(
-        guarded_tails(cohort_of(scores)), is_upper.T, deltas.T, strict=True
+        rows_of(guarded_tails(cohort_of(scores))), is_upper.T, deltas.T, strict=True
     ):
         lower = int((column < -far).sum())
         assert (tail.upper, tail.lower) == (upper.sum(), lower)
@@ -116,7 +117,7 @@ def test_both_p_values_against_enumeration(monkeypatch: pytest.MonkeyPatch) -> N
 def test_gains_and_offsets_change_nothing() -> None:
     scores = boosted(np.random.default_rng(1))
     changed = scores * [1, 20, 0.1, 3, 7] + [5, -100, 0, 3, 900]
-    assert guarded_tails(cohort_of(scores)) == guarded_tails(cohort_of(changed))
+    assert guarded_tails(cohort_of(scores)).equals(guarded_tails(cohort_of(changed)))
 
 
 def test_a_boosted_model_is_enriched_unless_an_external_one_is_too() -> None:
@@ -137,10 +138,10 @@ def test_a_verdict_that_one_other_model_makes_does_not_hold() -> None:
     scores = noisy(draw, n_models=4)
     hit = draw.choice(400, 20, replace=False)
     scores[hit, 0] += 2 * scores[:, 0].std()
-    held = guarded_tails(cohort_of(scores))[0]
+    held = rows_of(guarded_tails(cohort_of(scores)))[0]
     assert held.p >= max(held.p_exchangeable, held.p_symmetric)
     for other in range(1, 4):
-        of_others = guarded_tails(without(cohort_of(scores), f"m{other}"))[0]
+        of_others = rows_of(guarded_tails(without(cohort_of(scores), f"m{other}")))[0]
         assert max(of_others.p_exchangeable, of_others.p_symmetric) <= held.p
     assert held.left_out in ("", "m1", "m2", "m3")
 
@@ -163,15 +164,13 @@ def test_false_alarms_of_models_that_differ_in_gain_are_rare(
     null: Callable[[np.random.Generator], Array],
 ) -> None:
     draw = np.random.default_rng(6)
-    n_false = sum(
-        any(tail.p_holm <= 0.05 for tail in guarded_tails(cohort_of(null(draw)))) for _ in range(40)
-    )
+    n_false = sum((guarded_tails(cohort_of(null(draw)))["p_holm"] <= 0.05).any() for _ in range(40))
     assert n_false <= 4  # P(> 4 of 40 at 0.05) = 0.05
 
 
 @pytest.mark.slow
 def test_a_boost_of_five_percent_of_the_items_is_found() -> None:
     draw = np.random.default_rng(7)
-    found = [guarded_tails(cohort_of(boosted(draw), ("m4",))) for _ in range(12)]
-    assert sum(tails[0].verdict == "enriched" for tails in found) >= 6
-    assert not any(tail.verdict != "not_detected" for tails in found for tail in tails[1:])
+    found = [verdicts(guarded_tails(cohort_of(boosted(draw), ("m4",)))) for _ in range(12)]
+    assert sum(first == "enriched" for first, *_ in found) >= 6
+    assert {verdict for _, *others in found for verdict in others} == {"not_detected"}

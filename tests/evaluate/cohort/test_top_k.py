@@ -17,6 +17,7 @@ from flipbench.evaluate.cohort.top_k import (
     stratified_overlap,
     top_k,
 )
+from tests.evaluate.cohort.conftest import rows_of
 
 
 def rng() -> np.random.Generator:
@@ -49,7 +50,7 @@ def test_the_published_overlaps(
     scores = np.zeros((n, 2)) - np.arange(n)[:, None] / n
     scores[:k, 0] += 2
     scores[k - intersection : 2 * k - intersection, 1] += 2
-    (pair,) = pair_overlaps(cohort_of(scores), k=k)
+    (pair,) = rows_of(pair_overlaps(cohort_of(scores), k=k))
     assert (pair.intersection, pair.union) == (intersection, 2 * k - intersection)
     assert pair.chance == chance_overlap(n, k) == pytest.approx(chance, abs=5e-6)
     assert pair.lift == pytest.approx(lift, abs=0.005)
@@ -100,12 +101,12 @@ def test_the_top_k_against_sorting(values: list[int], data: st.DataObject) -> No
 def test_ties_are_broken_at_random_and_counted() -> None:
     scores = np.zeros((200, 2))
     scores[0] = -1
-    (pair,) = pair_overlaps(cohort_of(scores), k=20)
+    (pair,) = rows_of(pair_overlaps(cohort_of(scores), k=20))
     assert pair.n_tied == (199, 199)
     assert pair.intersection < 10  # the file's first 20 would be the same for both
-    assert pair_overlaps(cohort_of(scores), k=20) == [pair]
-    drawn = {pair_overlaps(cohort_of(scores), k=20, seed=s)[0].intersection for s in range(9)}
-    assert len(drawn) > 1
+    assert rows_of(pair_overlaps(cohort_of(scores), k=20)) == [pair]
+    drawn = [pair_overlaps(cohort_of(scores), k=20, seed=s) for s in range(9)]
+    assert len({frame["intersection"][0] for frame in drawn}) > 1
 
 
 def test_strata_explain_an_overlap_of_easy_items() -> None:
@@ -114,16 +115,16 @@ def test_strata_explain_an_overlap_of_easy_items() -> None:
     kind = np.array(["short"] * 30 + ["long"] * 270)
     scores[:30] += 9
     cohort = cohort_of(scores, ("m2",), kind=kind)
-    for pair in pair_overlaps(cohort, strata=("kind",)):
+    for pair in rows_of(pair_overlaps(cohort, strata=("kind",))):
         assert pair.p_holm < 1e-10
         assert pair.expected_within == pytest.approx(25 * 25 / 30)
-        assert pair.p_within is not None and pair.p_within > 0.01
-        assert pair.p_within_holm is not None and pair.p_within_holm >= pair.p_within
-    assert [pair.n_external for pair in pair_overlaps(cohort)] == [0, 1, 1]
+        assert pair.p_within > 0.01
+        assert pair.p_within_holm >= pair.p_within
+    assert pair_overlaps(cohort)["n_external"].tolist() == [0, 1, 1]
 
 
 def test_holm_is_over_the_pairs() -> None:
-    pairs = pair_overlaps(cohort_of(rng().normal(size=(100, 4))), k=10)
+    pairs = rows_of(pair_overlaps(cohort_of(rng().normal(size=(100, 4))), k=10))
     smallest = min(pairs, key=lambda pair: pair.p)
     assert len(pairs) == 6
     assert smallest.p_holm == pytest.approx(min(1, 6 * smallest.p))
@@ -132,7 +133,8 @@ def test_holm_is_over_the_pairs() -> None:
 def test_items_that_one_of_a_pair_lacks_are_counted() -> None:
     scores = rng().normal(size=(60, 3))
     scores[:8, 1] = np.nan
-    sizes = {pair.models: (pair.n, pair.n_missing) for pair in pair_overlaps(cohort_of(scores))}
+    pairs = rows_of(pair_overlaps(cohort_of(scores)))
+    sizes = {pair.models: (pair.n, pair.n_missing) for pair in pairs}
     assert sizes == {("m0", "m1"): (52, 8), ("m0", "m2"): (60, 0), ("m1", "m2"): (52, 8)}
 
 

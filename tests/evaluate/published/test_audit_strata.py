@@ -65,6 +65,6 @@ def test_the_tail_sits_in_the_closed_questions() -> None:
     assert by_name["OPEN"].spread == 0 and by_name["CLOSED"].spread > 0.6
     assert by_name["CLOSED"].shares[0].q_value is not None
     assert by_name["CLOSED"].shares[0].q_value < 1e-12
-    pairs = {pair.models: pair for pair in models_within_strata(flags, MODELS, {"a": factor})}
-    assert pairs["CheXagent", "LLaVA-OV"].p_value > 0.9
-    assert pairs["CheXagent", "InternVL3"].p_adjusted < 1e-12
+    pairs = models_within_strata(flags, MODELS, {"a": factor}).set_index("models")
+    assert pairs["p_value"]["CheXagent", "LLaVA-OV"] > 0.9
+    assert pairs["p_adjusted"]["CheXagent", "InternVL3"] < 1e-12
