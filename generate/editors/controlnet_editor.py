@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -18,7 +19,7 @@ from .batching import Prepared, Task
 from .controls import Control
 from .diffusers_editor import Adapter, CallSpec, DiffusersEditor, one_or_list
 from .diffusers_loading import diffusers, find_part, part_hash, with_controlnet
-from .diffusers_weights import Parts
+from .lazy_pipeline import Parts
 
 
 @dataclass(frozen=True)
@@ -135,10 +136,11 @@ class ControlNetEditor(DiffusersEditor):
         super().__init__(spec)
         self.settings["control"] = spec.control.settings
         if self.adapter.controlnet:
-            _, path = self._elsewhere.get("controlnet", (None, self._folder / "controlnet"))
+            inside = self._source.folder / "controlnet"
+            _, path = self._source.elsewhere.get("controlnet", (None, inside))
             self.settings["controlnet"] = part_hash(path)[:24]
 
-    def _find_parts(self) -> Parts:
+    def _find_parts(self, folder: Path) -> Parts:
         spec, class_name, parts = self.spec, self.adapter.controlnet, dict[str, Any]()
         if spec.controlnet is not None:
             if class_name is None:
@@ -148,7 +150,7 @@ class ControlNetEditor(DiffusersEditor):
                 )
             path = find_part(spec.controlnet, spec.controlnet_revision)
             parts["controlnet"] = getattr(diffusers(), class_name), path
-        if class_name and not (parts or (self._folder / "controlnet").is_dir()):
+        if class_name and not (parts or (folder / "controlnet").is_dir()):
             raise PrerequisiteError(
                 f"{spec.pipeline}: does not include a ControlNet; set controlnet to one for"
                 f" {self.name}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from pathlib import Path
 from string import Formatter
 from typing import Any, ClassVar, Literal
 
@@ -20,20 +21,16 @@ from flipbench.models.protocols import Drawing
 
 from .bad_input import cut_of, finite, only_finite
 from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
-from .caches import attention, quantized, speed_settings, with_cache
+from .caches import attention
 from .diffusers_loading import (
     PipelineSpec,
     call_arguments,
     find_class,
     find_pipeline,
-    fingerprint,
-    place,
-    resolve_device,
     seeded,
     size_factor,
 )
-from .diffusers_weights import Parts, check_pipeline, load
-from .loras import check_loras, lora_settings, with_loras
+from .lazy_pipeline import LazyPipeline, Parts
 from .sizes import fit, fit_mask
 
 _RESERVED = (
@@ -168,31 +165,25 @@ class DiffusersEditor:
     def __init__(self, spec: CallSpec) -> None:
         self.spec, self.batches = spec, Batches(spec.batch_size)
         _check_template(spec.instruction)
-        self._device = resolve_device(spec.device, spec.offload)
-        self._folder, self._index = find_pipeline(spec.pipeline, spec.revision)
-        index = self._index
+        folder, index = find_pipeline(spec.pipeline, spec.revision)
         self.name: str = spec.pipeline_class or self._class_for(index["_class_name"])
-        self._class = find_class(self.name)
-        self._parameters = call_arguments(self._class)
+        cls = find_class(self.name)
+        self._parameters = call_arguments(cls)
         self.adapter = self.adapters.get(self.name) or self._default_adapter()
         _check_mask(spec.mask, self.name, self.adapter)
         distilled = self.adapter.distilled if index.get("is_distilled") is True else {}
         self.arguments = self._check_arguments(distilled | spec.arguments)
-        speed = speed_settings(spec, self._class, controlnet=self._has_controlnet)
-        self._elsewhere = self._find_parts()
+        elsewhere = self._find_parts(folder)
+        self._source = LazyPipeline(
+            spec, cls, folder, index, elsewhere, controlnet=self._has_controlnet
+        )
         self.settings: JsonDict = {
             "pipeline_class": self.name,
-            "pipeline": fingerprint(self._folder, index),
             "arguments": self.arguments,
             "instruction": spec.instruction,
             "mask": spec.mask,
-            "sizes": spec.sizes.model_dump(),
-            "dtype": spec.dtype,
-            **lora_settings(spec.loras),
-            **speed,
+            **self._source.settings,
         }
-        transformer = check_pipeline(self._class, self._folder, index, self._elsewhere)
-        check_loras(self._class, transformer, spec.loras)
 
     def __call__(
         self, candidates: Sequence[Candidate], seeds: Sequence[int], images: ImageStore
@@ -202,25 +193,17 @@ class DiffusersEditor:
 
     def release(self) -> None:
         """Drop the weights; the next image loads them again."""
-        for part in ("_loaded", "_pipeline"):
-            vars(self).pop(part, None)
+        self._source.release()
+        vars(self).pop("_pipeline", None)
 
     @property
     def factor(self) -> int:
         """Both sides of an image must be a multiple of this."""
-        return self.adapter.factor or size_factor(self._loaded)
-
-    @cached_property
-    def _loaded(self) -> Any:
-        """The loaded pipeline, before it is placed on a device."""
-        settings = self._index, self.spec.dtype, self._elsewhere
-        loaded = load(self._class, self._folder, *settings)
-        return with_loras(loaded, self.spec.loras)
+        return self.adapter.factor or size_factor(self._source.loaded)
 
     @cached_property
     def _pipeline(self) -> Any:
-        loaded = quantized(self._loaded, self.spec)
-        return with_cache(place(loaded, self.spec, self._device), self.spec.cache)
+        return self._source.placed(self._source.loaded)
 
     @property
     def _has_controlnet(self) -> bool:
@@ -230,7 +213,7 @@ class DiffusersEditor:
         """Return the class to load a checkpoint as, by default that of its index."""
         return index_class
 
-    def _find_parts(self) -> Parts:
+    def _find_parts(self, folder: Path) -> Parts:
         """Return the parts that are not in the pipeline's folder."""
         return {}
 
@@ -258,7 +241,7 @@ class DiffusersEditor:
         most = self.arguments.get(
             "max_sequence_length", self._parameters.get("max_sequence_length")
         )
-        cut = cut_of(self._loaded, prompt, most, candidate.subject)
+        cut = cut_of(self._source.loaded, prompt, most, candidate.subject)
         return Prepared(plan, task, {"prompt": prompt} | cut, finish)
 
     def _draw(self, size: Size, tasks: Sequence[Task]) -> list[Drawn]:
@@ -279,7 +262,7 @@ class DiffusersEditor:
             arguments |= {"max_area": size[0] * size[1], "_auto_resize": False}
         arguments["generator"] = [torch.Generator().manual_seed(task.seed) for task in tasks]
         pipeline = self._pipeline
-        seed, kernels = seeded(tasks[0].seed, self._device), attention(self.spec.attention)
+        seed, kernels = seeded(tasks[0].seed, self._source.device), attention(self.spec.attention)
         with seed, kernels, finite(pipeline) as flags:
             drawn = drawn_images(pipeline(**arguments))
         return only_finite(drawn, flags, self.spec.dtype)

@@ -23,22 +23,18 @@ from flipbench.models.vlm.checkpoints import first_line, read_object, resolve_pa
 
 from .bad_input import check_control, cut_of, finite, only_finite
 from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
-from .caches import TextFolder, attention, quantized, remembering, speed_settings, with_cache
+from .caches import TextFolder, attention, remembering
 from .controls import Control
 from .diffusers_loading import (
     PipelineSpec,
     diffusers,
     find_part,
     find_pipeline,
-    fingerprint,
     part_hash,
-    place,
-    resolve_device,
     size_factor,
     with_controlnet,
 )
-from .diffusers_weights import Parts, check_pipeline, load
-from .loras import check_loras, lora_settings, with_loras
+from .lazy_pipeline import LazyPipeline
 from .sizes import fit
 from .true_guidance import true_guidance
 
@@ -192,7 +188,6 @@ class FluxControlNetEditor:
 
     def __init__(self, spec: FluxEditorSpec) -> None:
         self.spec, self.batches = spec, Batches(spec.batch_size)
-        self._device = resolve_device(spec.device, spec.offload)
         diffusers()  # missing? then before captions are paid for
         folder, index = find_pipeline(spec.pipeline, spec.revision)
         if not index["_class_name"].startswith("Flux"):
@@ -205,30 +200,24 @@ class FluxControlNetEditor:
                 f"{spec.pipeline}: does not include a ControlNet; set controlnet, for example to"
                 " XLabs-AI/flux-controlnet-canny-diffusers"
             )
-        control_folder = None
-        if spec.controlnet:
-            control_folder = find_part(spec.controlnet, spec.controlnet_revision)
         if spec.settings.schedule == "x-flux" and not _shifts(folder):
             raise ConfigError(
                 f"{spec.pipeline}: its scheduler does not shift with the size (neither does"
                 " FLUX.1-schnell's); set schedule to 'pipeline'"
             )
-        self._folder, self._control_folder, self._index = folder, control_folder, index
-        pipeline_class = diffusers().FluxControlNetPipeline
-        speed = speed_settings(  # refuses what cannot be, before LoRA weights are fetched
-            spec, pipeline_class, controlnet=True, contexts=True
+        control_folder, elsewhere = folder / "controlnet", dict[str, Any]()
+        if spec.controlnet:
+            control_folder = find_part(spec.controlnet, spec.controlnet_revision)
+            elsewhere["controlnet"] = diffusers().FluxControlNetModel, control_folder
+        cls = diffusers().FluxControlNetPipeline
+        self._source = LazyPipeline(
+            spec, cls, folder, index, elsewhere, controlnet=True, contexts=True
         )
-        transformer = check_pipeline(pipeline_class, folder, index, self._elsewhere)
-        check_loras(pipeline_class, transformer, spec.loras)
         self.settings: JsonDict = {
             **spec.settings.model_dump(),
-            "pipeline": fingerprint(folder, index),
-            "controlnet": part_hash(control_folder or folder / "controlnet")[:24],
+            "controlnet": part_hash(control_folder)[:24],
             "control": spec.control.settings,
-            "sizes": spec.sizes.model_dump(),
-            "dtype": spec.dtype,
-            **lora_settings(spec.loras),
-            **speed,
+            **self._source.settings,
         }
 
     def __call__(
@@ -247,41 +236,28 @@ class FluxControlNetEditor:
 
     def release(self) -> None:
         """Drop the weights; the next image loads them again."""
-        for part in ("_loaded", "_texts", "_pipeline"):
+        self._source.release()
+        for part in ("_texts", "_pipeline"):
             vars(self).pop(part, None)
 
     @property
     def factor(self) -> int:
         """Both sides of an image must be a multiple of this."""
-        return size_factor(self._loaded)
-
-    @property
-    def _elsewhere(self) -> Parts:
-        """The ControlNet, if it is not the pipeline's own."""
-        if self._control_folder is None:
-            return {}
-        return {"controlnet": (diffusers().FluxControlNetModel, self._control_folder)}
-
-    @cached_property
-    def _loaded(self) -> Any:
-        """The loaded pipeline, before it is placed on a device."""
-        cls, dtype = diffusers().FluxControlNetPipeline, self.spec.dtype
-        loaded = load(cls, self._folder, self._index, dtype, self._elsewhere)
-        return with_loras(loaded, self.spec.loras)
+        return size_factor(self._source.loaded)
 
     @cached_property
     def _texts(self) -> _Texts:
         folder = self.spec.text_embeddings
         shared = TextFolder(folder, self._encoder) if folder else None
-        return _Texts(self._loaded, self.spec, self._device, shared)
+        return _Texts(self._source.loaded, self.spec, self._source.device, shared)
 
     @property
     def _encoder(self) -> JsonDict:
         """What a text's embeddings depend on."""
         return {
-            **{part: part_hash(self._folder / part) for part in _TEXT_PARTS},
+            **{part: part_hash(self._source.folder / part) for part in _TEXT_PARTS},
             "dtype": self.spec.dtype,
-            "device": self._device.partition(":")[0],
+            "device": self._source.device.partition(":")[0],
             "max_tokens": self.spec.settings.max_text_tokens,
             "libraries": {name: versions().get(name) for name in ("torch", "transformers")},
         }
@@ -289,13 +265,9 @@ class FluxControlNetEditor:
     @cached_property
     def _pipeline(self) -> Any:
         """The pipeline without its text encoders."""
-        parts = ("scheduler", "vae", "transformer", "controlnet")
-        pipeline = type(self._loaded)(
-            **{part: getattr(self._loaded, part) for part in parts},
-            **dict.fromkeys(_TEXT_PARTS),
-        )
-        placed = place(quantized(pipeline, self.spec), self.spec, self._device)
-        return with_cache(placed, self.spec.cache)
+        loaded, parts = self._source.loaded, ("scheduler", "vae", "transformer", "controlnet")
+        components = {part: getattr(loaded, part) for part in parts}
+        return self._source.placed(type(loaded)(**components, **dict.fromkeys(_TEXT_PARTS)))
 
     def _prepare(self, candidate: Candidate, seed: int, images: ImageStore) -> Prepared:
         if candidate.caption is None or not candidate.item.images:
@@ -307,7 +279,7 @@ class FluxControlNetEditor:
         ref = images.put_image(control, f"control image of {candidate.subject}")
         task = Task(candidate.caption.text, control, seed)
         most = self.spec.settings.max_text_tokens
-        cut = cut_of(self._loaded, task.prompt, most, candidate.subject)
+        cut = cut_of(self._source.loaded, task.prompt, most, candidate.subject)
         return Prepared(plan, task, {"control": ref.model_dump(mode="json")} | cut)
 
     def _encode(self, tasks: Sequence[Task]) -> None:
@@ -316,14 +288,14 @@ class FluxControlNetEditor:
         if makes_room and not self._texts.has(texts):
             self._pipeline.to("cpu")  # so that encoders and transformer are never there together
             self._texts.encode(texts)
-            self._pipeline.to(self._device)
+            self._pipeline.to(self._source.device)
         else:
             self._texts.encode(texts)
 
     def _draw(self, size: Size, tasks: Sequence[Task]) -> list[Drawn]:
         import torch
 
-        pipeline, flux = self._pipeline, self.spec.settings
+        pipeline, flux, device = self._pipeline, self.spec.settings, self._source.device
         if flux.schedule == "x-flux":
             shift = x_flux_shift(*size)
             pipeline.scheduler.register_to_config(base_shift=shift, max_shift=shift)
@@ -340,8 +312,10 @@ class FluxControlNetEditor:
         cache, kernels = remembering(pipeline.transformer), attention(self.spec.attention)
         with cache, kernels, guided, finite(pipeline) as flags:
             result = pipeline(
-                prompt_embeds=torch.cat([text for text, _ in texts]).to(self._device),
-                pooled_prompt_embeds=torch.cat([pooled for _, pooled in texts]).to(self._device),
+                prompt_embeds=torch.cat([text for text, _ in texts]).to(device),
+                pooled_prompt_embeds=torch.cat([pooled for _, pooled in texts]).to(
+                    self._source.device
+                ),
                 control_image=[task.image for task in tasks],
                 control_mode=flux.control_mode,
                 controlnet_conditioning_scale=flux.control_weight,

@@ -179,8 +179,8 @@ def test_an_overflow_of_half_precision_is_named(
 ) -> None:
     draws = flux_editor(dtype="float16", flux={"steps": 1, "true_cfg": 1})
     with torch.no_grad():  # over 65,504, the largest number in float16
-        draws._loaded.transformer.proj_out.bias.fill_(6e4)
-        draws._loaded.vae.decoder.conv_in.weight.fill_(1e3)
+        draws._source.loaded.transformer.proj_out.bias.fill_(6e4)
+        draws._source.loaded.vae.decoder.conv_in.weight.fill_(1e3)
     (broken,) = draws([candidate("a")], [1], pictures)
     assert isinstance(broken, DataError)
     assert "NaN instead of an image (in float16); set dtype to bfloat16 or float32" in str(broken)

@@ -210,7 +210,7 @@ def test_the_weights_of_the_controlnet_are_counted(editor: Editor) -> None:
     draws = editor("FluxControlNetPipeline")
     counts = draws.spec.n_weights()
     assert counts is not None
-    net = draws._loaded.controlnet
+    net = draws._source.loaded.controlnet
     assert counts["controlnet"] == sum(weight.numel() for weight in net.parameters())
 
 
@@ -268,7 +268,7 @@ def test_the_tokens_that_are_read_are_those_that_the_encoder_sees(
     name: str, editor: Editor, candidate: Build, pictures: ImageStore
 ) -> None:
     draws = editor(name, arguments={"max_sequence_length": 24, "num_inference_steps": 1})
-    pipeline, lengths = draws._loaded, []
+    pipeline, lengths = draws._source.loaded, []
 
     def note(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
         x = pipeline.tokenizer.convert_tokens_to_ids("x")
@@ -305,7 +305,7 @@ def test_bad_input_fails_alone_and_is_named(
             return ([one * float("nan") for one in first], *output[1:])
         return (first * float("nan"), *output[1:])
 
-    handle = draws._loaded.transformer.register_forward_hook(spoil)
+    handle = draws._source.loaded.transformer.register_forward_hook(spoil)
     broken, blank, long, fine = draws(
         [candidate("a"), grey, wide, candidate("b")], [1, 2, 3, 4], pictures
     )
@@ -330,4 +330,4 @@ def test_lora_weights_of_another_base_are_refused(
         file,
     )
     with pytest.raises(PrerequisiteError, match="fit this .*; give weights made for this"):
-        editor(name, loras=[{"path": str(file)}])._loaded  # noqa: B018
+        editor(name, loras=[{"path": str(file)}])._source.loaded  # noqa: B018

@@ -17,7 +17,7 @@ from PIL import Image
 from flipbench.core.errors import ConfigError, DataError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
-from flipbench.generate.editors import diffusers_editor
+from flipbench.generate.editors import lazy_pipeline
 from flipbench.generate.editors.diffusers_editor import (
     ADAPTERS,
     DiffusersEditor,
@@ -232,7 +232,7 @@ def test_a_distilled_checkpoint_gets_few_steps(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(diffusers_editor, "check_pipeline", lambda *_: None)  # only an index
+    monkeypatch.setattr(lazy_pipeline, "check_pipeline", lambda *_: None)  # only an index
     index = {"_class_name": "Flux2KleinPipeline", "is_distilled": distilled}
     (tmp_path / "model_index.json").write_text(json.dumps(index))
     given: dict[str, Any] = {"pipeline": str(tmp_path), "device": "cpu"}

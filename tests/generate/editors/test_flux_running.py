@@ -68,7 +68,7 @@ def test_text_encoders_stay_in_main_memory(
     pictures: ImageStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    target = "flipbench.generate.editors.flux_editor.resolve_device"
+    target = "flipbench.generate.editors.lazy_pipeline.resolve_device"
     expected = flux_editor()([candidate("a")], [1], pictures)
     monkeypatch.setattr(target, lambda device, offload: "cpu")
     draws, moves = flux_editor(offload="text"), []
@@ -85,7 +85,7 @@ def test_encoders_and_transformer_are_never_on_the_gpu_together(
     pictures: ImageStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    target = "flipbench.generate.editors.flux_editor.resolve_device"
+    target = "flipbench.generate.editors.lazy_pipeline.resolve_device"
     expected = flux_editor()([candidate("b", text="a dog")], [1], pictures)
     monkeypatch.setattr(target, lambda device, offload: "cpu")
     draws = flux_editor(offload="text")
@@ -93,13 +93,13 @@ def test_encoders_and_transformer_are_never_on_the_gpu_together(
     draws([candidate("a")], [1], pictures)
     monkeypatch.setattr(draws._pipeline, "to", lambda device: moves.append(("pipeline", device)))
     monkeypatch.setattr(draws._texts._encoder, "to", lambda device: moves.append(("texts", device)))
-    draws._device = "gpu"
+    draws._source.device = "gpu"
     draws._texts._device = "cpu"
     draws._encode([Task("a dog", Image.new("RGB", (8, 8)), 1)])
     draws._encode([Task("a dog", Image.new("RGB", (8, 8)), 1)])
     parts = [("pipeline", "cpu"), ("texts", "cpu"), ("texts", "cpu"), ("pipeline", "gpu")]
     assert moves == parts, "away before new texts are encoded, back after it, and only then"
-    draws._device = "cpu"
+    draws._source.device = "cpu"
     assert furthest(*expected, *draws([candidate("b", text="a dog")], [1], pictures)) == 0
 
 
@@ -118,7 +118,7 @@ def test_freed_weights_are_loaded_again(
 def test_the_memory_of_the_weights_is_known_beforehand(
     flux_editor: Editor, diffusion_folder: Callable[[str], str]
 ) -> None:
-    pipeline = flux_editor()._loaded
+    pipeline = flux_editor()._source.loaded
     parts = {
         name: sum(w.numel() for w in getattr(pipeline, name).parameters())
         for name in ("transformer", "controlnet", "vae", "text_encoder", "text_encoder_2")
@@ -145,7 +145,7 @@ def test_offloading_draws_the_same(
 ) -> None:
     """The hooks that move weights about leave guidance as it is (here from CPU to CPU)."""
     expected = flux_editor()([candidate("a")], [1], pictures)
-    target = "flipbench.generate.editors.flux_editor.resolve_device"
+    target = "flipbench.generate.editors.lazy_pipeline.resolve_device"
     monkeypatch.setattr(target, lambda device, offload: "cpu")
     draws = flux_editor(offload="model")
     assert hasattr(draws._pipeline.transformer, "_hf_hook")

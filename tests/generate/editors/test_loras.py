@@ -16,7 +16,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.generate.editors.diffusers_loading import LORA_FILE
 from flipbench.generate.editors.flux_editor import FluxControlNetEditor
-from flipbench.generate.editors.loras import with_loras
+from flipbench.generate.editors.lazy_pipeline import check_loras
 from tests.fixtures.drawings import furthest
 
 Build = Callable[..., Candidate]
@@ -69,7 +69,7 @@ def test_weights_for_another_base_are_refused(
 ) -> None:
     path = lora(tmp_path / "lora.safetensors", **options)
     with pytest.raises(PrerequisiteError, match=message):
-        flux_editor(loras=[{"path": path}])._loaded  # noqa: B018
+        flux_editor(loras=[{"path": path}])._source.loaded  # noqa: B018
 
 
 def test_a_file_that_is_missing_or_broken_is_refused(tmp_path: Path, flux_editor: Editor) -> None:
@@ -79,10 +79,10 @@ def test_a_file_that_is_missing_or_broken_is_refused(tmp_path: Path, flux_editor
     broken = tmp_path / "broken.safetensors"
     broken.write_bytes(b"no weights")
     with pytest.raises(PrerequisiteError, match="do not fit"):
-        flux_editor(loras=[{"path": str(broken)}])._loaded  # noqa: B018
+        flux_editor(loras=[{"path": str(broken)}])._source.loaded  # noqa: B018
 
 
 def test_a_pipeline_without_loras_refuses_them(tmp_path: Path, flux_editor: Editor) -> None:
     spec = flux_editor(loras=[{"path": lora(tmp_path / "lora.safetensors")}]).spec
     with pytest.raises(ConfigError, match="takes no LoRA weights"):
-        with_loras(object(), spec.loras)
+        check_loras(object, None, spec.loras)

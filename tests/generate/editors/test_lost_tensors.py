@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from flipbench.core.errors import PrerequisiteError
 from flipbench.generate.editors.diffusers_editor import DiffusersEditor, DiffusersEditorSpec
-from flipbench.generate.editors.diffusers_weights import check_pipeline
 from flipbench.generate.editors.flux_editor import FluxControlNetEditor
+from flipbench.generate.editors.lazy_pipeline import check_pipeline
 
 Editor = Callable[..., FluxControlNetEditor]
 Tensors = dict[str, torch.Tensor]
@@ -177,7 +177,7 @@ def test_a_lora_of_which_a_part_has_no_place_is_refused_in_every_layout(
     whole, half = tmp_path / "whole.safetensors", tmp_path / "half.safetensors"
     save_file(fitting, whole)
     save_file(fitting | homeless, half)
-    loaded = flux_editor(loras=[{"path": str(whole)}])._loaded
+    loaded = flux_editor(loras=[{"path": str(whole)}])._source.loaded
     parts = (loaded.transformer, loaded.text_encoder)
     assert any(".lora0." in name for part in parts for name, _ in part.named_parameters())
     with pytest.raises(
