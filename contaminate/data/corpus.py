@@ -5,7 +5,6 @@ The file is read once, in pieces; what stays in memory are the places of the con
 
 from __future__ import annotations
 
-import hashlib
 import re
 from array import array
 from collections import Counter
@@ -168,21 +167,6 @@ def read_corpus(config: CorpusConfig, seed: int) -> Corpus:
         "seed": seed if n_rows < len(places) else None,
     } | ({"max_tokens": config.max_tokens} if config.max_tokens else {})
     return Corpus(ref, examples, tuple(odd))
-
-
-def read_lines(path: Path) -> tuple[list[str], str]:
-    """Return a file's lines and its SHA-256.
-
-    Raises
-    ------
-    DataError
-        If it cannot be read.
-    """
-    try:
-        data = path.read_bytes()
-        return data.decode().splitlines(), hashlib.sha256(data).hexdigest()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
 
 
 class _OddError(Exception):

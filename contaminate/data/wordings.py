@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Protocol, Self
 
 from pydantic import BaseModel, model_validator
 
+from flipbench.benchmarks.tables import read_rows
 from flipbench.core.errors import DataError, PrerequisiteError, ServiceError
 from flipbench.core.images import ImageStore
 from flipbench.core.records import Item, JsonDict, Record, Wording
@@ -22,7 +23,6 @@ from flipbench.shapes.german import TEMPLATES, WORDS, in_german
 from flipbench.shapes.questions import KINDS, PHRASINGS
 from flipbench.shapes.wording import describe
 
-from .corpus import read_lines
 from .regimes import least_overlap
 
 PROMPTS = Path(__file__).parent / "prompts"
@@ -115,25 +115,23 @@ class FileWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        lines, sha256 = read_lines(path)
+        rows = read_rows(path)
         self.path, self.name = path, f"file {path.name}"
-        self.settings: JsonDict = {"sha256": sha256}
+        self.settings: JsonDict = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
         self.rows: dict[str, Rewritten] = {}
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
+        for row in rows:
             try:
-                row = json.loads(line)
-                name = str(row.pop("name"))
-                rewritten = Rewritten.model_validate(row)
-            except (ValueError, KeyError, AttributeError) as error:
+                name = str(row.cells["name"])
+                texts = {key: cell for key, cell in row.cells.items() if key != "name"}
+                rewritten = Rewritten.model_validate(texts)
+            except (ValueError, KeyError) as error:
                 raise DataError(
-                    f"{path}:{number}: a line needs 'name' and 'paraphrases', or 'name', 'question'"
+                    f"{row.where}: a line needs 'name' and 'paraphrases', or 'name', 'question'"
                     f" and 'options' ({error!r})"
                 ) from error
             if self.rows.setdefault(name, rewritten) is not rewritten:
                 raise DataError(
-                    f"{path}:{number}: a second line named {name!r}; give an item's paraphrases in"
+                    f"{row.where}: a second line named {name!r}; give an item's paraphrases in"
                     " one list"
                 )
 

@@ -342,7 +342,7 @@ def parse_json(text: str | bytes) -> Any:
 
 def _not_json(error: ValueError) -> RowError:
     reason = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
-    return RowError("json", f"not JSON ({reason})", "fix it; is the file complete?")
+    return RowError("json", f"not JSON ({reason})", "is the file complete?")
 
 
 _QUOTED = re.compile(r"""'[^'\\]*(?:\\.[^'\\]*)*'|"[^"\\]*(?:\\.[^"\\]*)*"|['"].*""", re.DOTALL)

@@ -83,12 +83,12 @@ def test_wordings_are_read_from_a_file(shapes_items: list[Item], run: Run, tmp_p
     path.write_text("\n".join(json.dumps(row) for row in translated))
     found, _ = write_wordings(items, FileWriter(path), run, language="German", options=QUIET)
     assert found[items[0].id].options == tuple(f"{o}!" for o in items[0].options or ())
-    path.write_text(json.dumps(translated[0]) + "\n{\n")
-    with pytest.raises(DataError, match=r"w.jsonl:2: a line needs 'name'"):
+    path.write_text(json.dumps(translated[0]) + "\n{}\n")
+    with pytest.raises(DataError, match=r"w.jsonl, line 2: a line needs 'name'"):
         FileWriter(path)
     again = {"name": items[0].name, "paraphrases": THREE[1:]}
     path.write_text("\n".join(json.dumps(row) for row in (*translated, again)))
-    with pytest.raises(DataError, match=rf"w.jsonl:{len(items) + 1}: a second line named '0000'"):
+    with pytest.raises(DataError, match=rf", line {len(items) + 1}: a second line named '0000'"):
         FileWriter(path)
 
 
