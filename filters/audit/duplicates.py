@@ -4,23 +4,161 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from flipbench.config.audit import AuditSettings
+from flipbench.core.errors import DataError, result_or_error
+from flipbench.core.image_similarity import perceptual_hash
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Item
+from flipbench.core.stage import progress_bar
 
 from .finding import Action, AuditFinding, FlaggedItem, flag, n_items, not_run, rate
-from .image_hashes import Fingerprints, fingerprints, near_pairs
 
 TITLE = "Duplicate and near-duplicate images"
 TRAIN_TITLE = "Images shared with the training split"
 _LIMITS = (
     "Crops, mirrored or rotated copies, and other photographs of the same scene are not detected."
 )
+
+SIDE = 16
+N_THREADS = 4
+_PAIRS = 50_000  # thumbnails compared at a time
+_BLOCK = 64  # rows of the distance matrix per block; fits into the CPU cache
+_FLAT = 2.0  # standard deviation in grey levels below which an image is blank
+_SHARP_EDGE = 20 * SIDE  # pixels; compression hardly changes the thumbnails of larger images
+_MOST_NOISE = 6  # times the allowed difference, for the smallest images
+_NOISE_PEAK = 16  # of mean differences: compression changes all parts, recolouring one
+_GREY = np.array([0.299, 0.587, 0.114])
+
+
+# --- near-duplicates of images ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Fingerprints:
+    """Hashes and thumbnails of images.
+
+    Attributes
+    ----------
+    refs : list of ImageRef, length N
+    hashes : uint64 array, shape (N,)
+        64-bit pHash.
+    thumbnails : uint8 array, shape (N, 768)
+        16 x 16 pixels in colour.
+    flat : bool array, shape (N,)
+        Whether the image is blank; then its hash is noise, but its thumbnail is not.
+    lost : dict of str to str
+        Error messages of images that could not be opened, by sha256.
+    """
+
+    refs: list[ImageRef]
+    hashes: NDArray[np.uint64]
+    thumbnails: NDArray[np.uint8]
+    flat: NDArray[np.bool_]
+    lost: dict[str, str]
+
+    @cached_property
+    def edges(self) -> NDArray[np.int64]:
+        """The shorter edges of the images, in pixels, shape (N,)."""
+        return np.array([min(ref.width, ref.height) for ref in self.refs], dtype=np.int64)
+
+
+def fingerprints(
+    refs: Sequence[ImageRef], store: ImageStore, *, progress: bool = True
+) -> Fingerprints:
+    """Open each distinct image once and compute its hash and thumbnail."""
+    distinct = list({ref.sha256: ref for ref in refs}.values())
+
+    def fingerprint(ref: ImageRef) -> tuple[NDArray[np.uint8], NDArray[np.uint8], bool] | str:
+        image = result_or_error(store.open, ref)
+        if isinstance(image, DataError):
+            return str(image)
+        bits = np.packbits(perceptual_hash(image).ravel())
+        small = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+        return bits, np.asarray(small).ravel(), float(np.asarray(image.convert("L")).std()) < _FLAT
+
+    bar = progress_bar("hash images", len(distinct), unit="img", shown=progress)
+    results = []
+    with ThreadPoolExecutor(N_THREADS) as pool, bar:
+        for result in pool.map(fingerprint, distinct):
+            results.append(result)
+            bar.update()
+    pairs = list(zip(distinct, results, strict=True))
+    opened = [(ref, *result) for ref, result in pairs if not isinstance(result, str)]
+    refs, bits, thumbnails, flat = zip(*opened, strict=True) if opened else ((), (), (), ())
+    return Fingerprints(
+        refs=list(refs),
+        hashes=np.array(bits, np.uint8).reshape(-1, 8).view(np.uint64).ravel(),
+        thumbnails=np.array(thumbnails, np.uint8).reshape(-1, 3 * SIDE * SIDE),
+        flat=np.array(flat, bool),
+        lost={ref.sha256: result for ref, result in pairs if isinstance(result, str)},
+    )
+
+
+def near_pairs(
+    prints: Fingerprints, others: Fingerprints | None, distance: int, difference: float
+) -> list[tuple[int, int]]:
+    """Return the pairs (i, j) of near-duplicates; without ``others``, pairs i < j of ``prints``.
+
+    All pairs of hashes are compared, one block of rows at a time. Those within ``distance`` bits
+    count if their colour thumbnails differ by at most ``difference`` (of 1) in every pixel and
+    channel: recolouring one object hardly changes the hash. Blank images are compared only with
+    each other, by thumbnails alone.
+
+    JPEG halves the resolution of colour, which shows in the thumbnails of images of less than 320
+    pixels. There the colours may differ by more, in inverse proportion to the shorter edge and up
+    to six times ``difference``, as long as the grey thumbnails differ by no more than
+    ``difference`` and the largest difference is at most 16 mean differences above it: noise is
+    everywhere, another colour is in one place.
+    """
+    columns = others or prints
+    any_flat = bool(prints.flat.any() or columns.flat.any())
+    pairs: list[tuple[int, int]] = []
+    for start in range(0, len(prints.refs), _BLOCK):
+        rows = slice(start, start + _BLOCK)
+        close = np.bitwise_count(prints.hashes[rows, None] ^ columns.hashes[None]) <= distance
+        if any_flat:
+            close &= ~prints.flat[rows, None] & ~columns.flat[None]
+            close |= prints.flat[rows, None] & columns.flat[None]
+        i, j = np.nonzero(close)
+        i += start
+        if others is None:
+            is_ordered = i < j
+            i, j = i[is_ordered], j[is_ordered]
+        for chunk in range(0, len(i), _PAIRS):
+            part = slice(chunk, chunk + _PAIRS)
+            is_similar = _are_similar(prints, columns, i[part], j[part], 255 * difference)
+            pairs += zip(i[part][is_similar].tolist(), j[part][is_similar].tolist(), strict=True)
+    return pairs
+
+
+def _are_similar(
+    rows: Fingerprints,
+    columns: Fingerprints,
+    i: NDArray[np.intp],
+    j: NDArray[np.intp],
+    allowed: float,
+) -> NDArray[np.bool_]:
+    """Return whether the thumbnails of each pair differ by no more than allowed, in grey levels."""
+    gap = np.abs(rows.thumbnails[i].astype(np.int16) - columns.thumbnails[j])
+    peak = gap.max(axis=1)
+    is_similar = peak <= allowed
+    noise = np.clip(_SHARP_EDGE / np.minimum(rows.edges[i], columns.edges[j]), 1, _MOST_NOISE)
+    for pair in np.flatnonzero(~is_similar & (peak <= noise * allowed)):
+        signed_gap = rows.thumbnails[i[pair]].astype(np.int16) - columns.thumbnails[j[pair]]
+        grey = np.abs(signed_gap.reshape(-1, 3) @ _GREY).max()
+        spread = gap[pair].mean()
+        is_similar[pair] = grey <= allowed and peak[pair] <= allowed + _NOISE_PEAK * spread
+    return np.asarray(is_similar)
 
 
 class ImageGroups:

@@ -13,8 +13,14 @@ from PIL import Image
 from flipbench.config.audit import AuditSettings
 from flipbench.core.images import ImageStore
 from flipbench.core.records import ImageRef, Item
-from flipbench.filters.audit.duplicates import duplicates, image_groups, train_overlap
-from flipbench.filters.audit.image_hashes import Fingerprints, fingerprints, near_pairs
+from flipbench.filters.audit.duplicates import (
+    Fingerprints,
+    duplicates,
+    fingerprints,
+    image_groups,
+    near_pairs,
+    train_overlap,
+)
 from flipbench.shapes.questions import QuestionFamily
 from flipbench.shapes.render import render
 from tests.filters.audit.conftest import MakeItem
