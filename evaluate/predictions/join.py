@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from os.path import commonprefix
 
-from flipbench.core.errors import DataError
+from flipbench.core.errors import DataError, shorten
 
 from .prediction import Prediction, PredictionFile, PredictionPair, listing
 
@@ -95,9 +96,10 @@ def _reject_differing(
             a, b = values[differ[0]]
             raise DataError(
                 f"{original.path} and {perturbed.path}: the {field} of {len(differ)} of"
-                f" {len(pairs)} items differ: {listing([pairs[i].id for i in differ])}"
-                f" (the first: {_short(a)} against {_short(b)}). Only image and answer may change"
-                " from original to perturbed; check that both files use the same benchmark and ids"
+                f" {len(pairs)} items differ: {listing([pairs[i].id for i in differ])} (the first:"
+                f" {shorten(repr(a), 160)} against {shorten(repr(b), 160)}). Only image and answer"
+                " may change from original to perturbed; check that both files use the same"
+                " benchmark and ids"
             )
     golds = [(_words(t.original.gold), _words(t.perturbed.gold)) for t in pairs]
     if any(a for a, _ in golds) and all(a == b for a, b in golds):
@@ -111,11 +113,6 @@ def _words(text: str) -> str:
     return " ".join(text.split())
 
 
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 160 else text[:157] + "…"
-
-
 def models_of(original: PredictionFile, perturbed: PredictionFile) -> tuple[str, str]:
     """Return the models that two files name: in the log, or in VLMEvalKit's ``MODEL_DATASET``.
 
@@ -126,21 +123,20 @@ def models_of(original: PredictionFile, perturbed: PredictionFile) -> tuple[str,
         return original.model, perturbed.model
     if original.path.stem == perturbed.path.stem:
         return "", ""
-    first, second = (_without_version(file.path.stem) for file in (original, perturbed))
-    n = n_last = 0
-    while n < min(len(first), len(second)) and first[n] == second[n]:
-        n += 1
-    n = min(n, len(first) - 1, len(second) - 1)  # the rest names the data set
-    while n_last < min(len(first), len(second)) - n and _is_same_data(
-        first[-1 - n_last], second[-1 - n_last], is_last=n_last == 0
+    parts, counterparts = (_without_version(file.path.stem) for file in (original, perturbed))
+    shorter = min(len(parts), len(counterparts))
+    n = min(len(commonprefix([parts, counterparts])), shorter - 1)  # the rest names the data set
+    n_last = 0
+    while n_last < shorter - n and _is_same_data(
+        parts[-1 - n_last], counterparts[-1 - n_last], is_last=n_last == 0
     ):
         n_last += 1
-    differing = [parts[n : len(parts) - n_last] for parts in (first, second)]
+    differing = [names[n : len(names) - n_last] for names in (parts, counterparts)]
     if n_last == 0 or not any(differing):
-        return "_".join(first[:n]), "_".join(first[:n])
+        return "_".join(parts[:n]), "_".join(parts[:n])
     if not all(differing) or any(part.lower() in _VERSIONS for part in sum(differing, [])):
         return "", ""
-    return "_".join([*first[:n], *differing[0]]), "_".join([*first[:n], *differing[1]])
+    return "_".join([*parts[:n], *differing[0]]), "_".join([*parts[:n], *differing[1]])
 
 
 def _without_version(stem: str) -> list[str]:

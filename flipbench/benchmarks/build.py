@@ -11,6 +11,7 @@ from typing import Literal
 
 from flipbench.benchmarks.report import ANSWER_TEXT, Oddity
 from flipbench.benchmarks.tables import RowError
+from flipbench.core.errors import shorten
 from flipbench.core.records import ImageRef, Item, JsonDict, Source
 from flipbench.prompting.prompts import LETTERS
 
@@ -76,7 +77,7 @@ def build_item(
             oddities.append(
                 Oddity(
                     ANSWER_TEXT,
-                    f"the answer {_short(answer)} is none of the letters"
+                    f"the answer {shorten(answer, 60)!r} is none of the letters"
                     f" {', '.join(letters)} but the text of option {letters[position]}",
                     "other rows give letters; give the letter of the right option",
                 )
@@ -195,13 +196,13 @@ def find_answer(
         return by_text[0], []
     if by_text:
         twin_letters = " and ".join(letters[i] for i in by_text)
-        problem = f"the answer {_short(answer)} is the text of options {twin_letters}"
+        problem = f"the answer {shorten(answer, 60)!r} is the text of options {twin_letters}"
         raise RowError("answer", problem, "give the letter, or fix the options")
     known_letters = ", ".join(letters)
     if letter:
         problem = f"the answer is {letter}, but the options are {known_letters}"
         raise RowError("answer", problem, "fix the answer or the options")
-    text = _short(answer)
+    text = repr(shorten(answer, 60))
     problem = f"the answer {text} is neither a letter nor the text of the options {known_letters}"
     raise RowError("answer", problem, "give the letter of the right option")
 
@@ -213,10 +214,7 @@ def _by_index(answer: str, options: Sequence[tuple[str, str]]) -> int:
         if position < len(LETTERS) and LETTERS[position] in letters:
             return letters.index(LETTERS[position])
     problem = (
-        f"the answer {_short(answer)} is not a position among the options {', '.join(letters)}"
+        f"the answer {shorten(answer, 60)!r} is not a position among the options"
+        f" {', '.join(letters)}"
     )
     raise RowError("answer", problem, "positions count from 0; or set answer_is to letter or text")
-
-
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 60 else text[:57] + "…")

@@ -114,7 +114,7 @@ def _read_own(source: RowSource, folder: ImageFolder, collector: Collector) -> N
 # --- mapped columns: VLMEvalKit, Hugging Face, JSON of others -----------------------
 
 
-def check_image_column(columns: Sequence[str], where: str) -> None:
+def check_image_column(columns: Sequence[str], source: str) -> None:
     """Refuse a table of VLMEvalKit's without images.
 
     Raises
@@ -124,7 +124,7 @@ def check_image_column(columns: Sequence[str], where: str) -> None:
     """
     if not {"image", "image_path"} & set(columns):
         raise DataError(
-            f"{where}: there is no column 'image' (base64) or 'image_path' (found:"
+            f"{source}: there is no column 'image' (base64) or 'image_path' (found:"
             f" {join_names(columns)}); add one of them"
         )
 

@@ -185,7 +185,7 @@ def check_file(path: Path) -> None:
         raise DataError(f"{path}: the file is empty; download it again")
 
 
-def check_columns(required: Sequence[str], columns: Sequence[str], where: str) -> None:
+def check_columns(required: Sequence[str], columns: Sequence[str], source: str) -> None:
     """Check that a table has all needed columns.
 
     Raises
@@ -199,7 +199,7 @@ def check_columns(required: Sequence[str], columns: Sequence[str], where: str) -
             close = by_lower.get(column.lower())
             guess = f"; did you mean {close!r}?" if close else nearest(column, list(columns))
             raise DataError(
-                f"{where}: there is no column {column!r} (found: {join_names(columns)}){guess};"
+                f"{source}: there is no column {column!r} (found: {join_names(columns)}){guess};"
                 f" rename a column to {column!r}, or map it"
             )
 
@@ -212,7 +212,7 @@ def columns_of(rows: Iterable[Row]) -> list[str]:
 def find_columns(
     rows: Sequence[Row],
     aliases: Mapping[str, tuple[str, ...]],
-    where: str,
+    source: str,
     *,
     required: Sequence[str] = (),
     remedy: str = "",
@@ -234,7 +234,7 @@ def find_columns(
         If a required column is missing, or there are no rows.
     """
     if not rows:
-        raise DataError(f"{where}: there are no rows")
+        raise DataError(f"{source}: there are no rows")
     columns = columns_of(rows)
     by_lower = {str(name).strip().lower(): name for name in reversed(columns) if name}
     names = {
@@ -244,7 +244,7 @@ def find_columns(
     for meaning in required:
         if not names[meaning]:
             raise DataError(
-                f"{where}: there is no column for the {meaning} ({' or '.join(aliases[meaning])};"
+                f"{source}: there is no column for the {meaning} ({' or '.join(aliases[meaning])};"
                 f" found: {join_names(columns)}){nearest(aliases[meaning][0], list(by_lower))};"
                 f" rename a column{remedy}"
             )
@@ -256,7 +256,7 @@ def join_names(names: Sequence[object]) -> str:
     return shorten(", ".join(map(str, names[:200])), 400)
 
 
-def option_columns(columns: Sequence[str], where: str) -> list[str]:
+def option_columns(columns: Sequence[str], source: str) -> list[str]:
     """Return the columns A, B, … of a table's options, with those after Z (AA, AB, …).
 
     Raises
@@ -274,7 +274,7 @@ def option_columns(columns: Sequence[str], where: str) -> list[str]:
     next_letter = LETTERS[len(capital) : len(capital) + 1].lower()
     if small[:2] == ["a", "b"] or capital and next_letter in small:
         raise DataError(
-            f"{where}: options are in columns named by small letters ({', '.join(small)}), and"
+            f"{source}: options are in columns named by small letters ({', '.join(small)}), and"
             " columns of options are named A, B, …; rename them"
         )
     beyond = [f"A{letter}" for letter in LETTERS if f"A{letter}" in columns]
@@ -413,9 +413,9 @@ def _delimited_rows(path: Path) -> Iterator[Row]:
             for number, cells in records:
                 error = None
                 if len(cells) != len(columns):
-                    what = f"{len(cells)} cells, but the header has {len(columns)}"
+                    problem = f"{len(cells)} cells, but the header has {len(columns)}"
                     remedy = "a separator or quote is missing or superfluous: fix the row"
-                    error = RowError("cells", what, remedy)
+                    error = RowError("cells", problem, remedy)
                 cells_by_column = dict(zip(columns, cells, strict=False))
                 yield Row(f"{path.name}, line {number}", cells_by_column, number, error)
     except UnicodeDecodeError as error:
@@ -423,7 +423,7 @@ def _delimited_rows(path: Path) -> Iterator[Row]:
 
 
 def split_lines(
-    lines: Iterator[str], delimiter: str, where: object
+    lines: Iterator[str], delimiter: str, source: object
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the first line's number and the cells of each row that is not blank.
 
@@ -439,7 +439,7 @@ def split_lines(
     for line in lines:
         if line.count(delimiter) > most_columns:
             n_cells = 1 + sum(part.count(delimiter) for part in line.split('"')[::2])
-            COLUMNS.check(n_cells, f"{where}, line {number}")
+            COLUMNS.check(n_cells, f"{source}, line {number}")
         n_lines, cells = 1, _split(line.rstrip("\r\n"), delimiter)
         if cells is None:
             default = csv.field_size_limit(longest_cell)
@@ -449,7 +449,7 @@ def split_lines(
             except csv.Error as error:
                 kind = "TSV" if delimiter == "\t" else "CSV"
                 raise DataError(
-                    f"{where}, line {number + reader.line_num - 1}: not a well-formed {kind}"
+                    f"{source}, line {number + reader.line_num - 1}: not a well-formed {kind}"
                     f" ({error}); a cell that starts with a quote must end with one, and quotes"
                     " inside must be doubled: write the file with pandas or csv"
                 ) from error
@@ -532,7 +532,7 @@ def _jsonl_rows(path: Path) -> Iterator[Row]:
     yield Row(str(path), {})
     with path.open("rb") as file:
         for number, line in enumerate(bounded_lines(file, path), 1):
-            where = f"{path.name}, line {number}"
+            place = f"{path.name}, line {number}"
             try:
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
@@ -540,16 +540,16 @@ def _jsonl_rows(path: Path) -> Iterator[Row]:
             if not text.strip():
                 continue
             try:
-                row = _json_row(where, number, parse_json(text))
+                row = _json_row(place, number, parse_json(text))
             except ValueError as error:
-                row = Row(where, {}, number, _not_json(error))
+                row = Row(place, {}, number, _not_json(error))
             yield row
 
 
-def _json_row(where: str, number: int, value: Any) -> Row:
+def _json_row(place: str, number: int, value: Any) -> Row:
     if isinstance(value, dict):
-        return Row(where, value, number)
-    return Row(where, {}, number, RowError("json", "not a JSON object", "write it as {…}"))
+        return Row(place, value, number)
+    return Row(place, {}, number, RowError("json", "not a JSON object", "write it as {…}"))
 
 
 def _parquet_rows(path: Path, in_memory: bool) -> Iterator[Row]:

@@ -120,7 +120,7 @@ def read_mapping(
     return data
 
 
-def rename_keys(data: dict[str, Any], where: str) -> None:
+def rename_keys(data: dict[str, Any], source: str) -> None:
     """Move values under `OLD_KEYS` to the new ones, with a warning for each.
 
     A value under an old key replaces one under the new key, since overrides are applied on top of
@@ -128,7 +128,7 @@ def rename_keys(data: dict[str, Any], where: str) -> None:
     """
     for old, new in OLD_KEYS.items():
         if _move(data, old.split("."), new.split(".")):
-            log.warning("%s: %s is now %s; the old name is still read", where, old, new)
+            log.warning("%s: %s is now %s; the old name is still read", source, old, new)
 
 
 def _move(node: Any, old_path: Sequence[str], new_path: Sequence[str]) -> bool:
@@ -276,17 +276,17 @@ def _not_numbers(data: Any, value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 def _explain(error: ValidationError, data: Any, cls: type[BaseModel]) -> Iterator[str]:
     for problem in error.errors():
-        where = ".".join(_keys(problem["loc"], data))
+        key = ".".join(_keys(problem["loc"], data))
         if problem["type"] == "extra_forbidden":
             names = sorted(_field_names(cls))
             name = str(problem["loc"][-1])
             candidates = [field for field in names if field != name]  # it may be valid elsewhere
-            yield f"  {shorten(where)}: unknown key{nearest(name, candidates)}"
+            yield f"  {shorten(key)}: unknown key{nearest(name, candidates)}"
         elif problem["type"] == "missing":
-            yield f"  {where}: missing"
+            yield f"  {key}: missing"
         else:
             value_text = shorten(repr(problem["input"]))
-            yield f"  {where}: {shorten(problem['msg'], 300)} (got {value_text})"
+            yield f"  {key}: {shorten(problem['msg'], 300)} (got {value_text})"
 
 
 def _keys(location: Sequence[int | str], data: Any) -> Iterator[str]:

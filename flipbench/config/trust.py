@@ -124,7 +124,7 @@ def value_at(settings: Any, path: KeyPath) -> Any:
 def check_trust(
     settings: BaseModel,
     final: Mapping[str, Any],
-    own: Mapping[str, Any],
+    user_data: Mapping[str, Any],
     artefacts: Iterable[Path],
     source: Path | str,
     *,
@@ -138,7 +138,7 @@ def check_trust(
         As they would be used.
     final : mapping
         What they were validated from.
-    own : mapping
+    user_data : mapping
         The part of ``final`` that comes from overrides and from files outside of artefacts.
     artefacts : iterable of Path
         Folders of the artefacts that the rest comes from.
@@ -153,7 +153,7 @@ def check_trust(
     foreign = [
         pair
         for group in _groups(settings, ())
-        if not all(_is_own(path, final, own) for path, _ in group)
+        if not all(_is_own(path, final, user_data) for path, _ in group)
         for pair in group
     ]
     folders = sorted(set(artefacts))
@@ -197,7 +197,7 @@ def _note_of(folder: Path) -> Path:
     return state / "flipbench" / "trusted" / f"{name}.json"
 
 
-def _is_own(path: KeyPath, final: Mapping[str, Any], own: Mapping[str, Any]) -> bool:
+def _is_own(path: KeyPath, final: Mapping[str, Any], user_data: Mapping[str, Any]) -> bool:
     """Return whether a value is a default or what the user's own part says."""
     try:
         value = value_at(final, path)
@@ -206,7 +206,7 @@ def _is_own(path: KeyPath, final: Mapping[str, Any], own: Mapping[str, Any]) -> 
     except TypeError:
         return False
     try:
-        return bool(value_at(own, path) == value)
+        return bool(value_at(user_data, path) == value)
     except (KeyError, TypeError):
         return False
 
