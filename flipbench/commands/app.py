@@ -39,6 +39,10 @@ GONE = {
     "simulate-confound": "in a checkout, run `python -m studies.confound`",
 }
 """Commands of earlier versions, and what to use in their place."""
+GONE_OPTIONS = {
+    ("contaminate", "--export"): "use `flipbench export CONFIG OUT --format llava`",
+}
+"""Options of earlier versions, in the same way."""
 READING = ("config", "overrides", "trust")
 WORKING = (*READING, "limit", "progress")
 SHARED = (*WORKING, "n_workers", "slurm")
@@ -49,6 +53,9 @@ class _Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[:1] and (remedy := GONE.get(args[0])):
             ctx.fail(f"{args[0]} is no command any more; {remedy}")
+        for argument in args[1:]:
+            if remedy := GONE_OPTIONS.get((args[0], argument)):
+                ctx.fail(f"{args[0]} {argument} is no option any more; {remedy}")
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -74,6 +74,12 @@ def test_a_command_of_earlier_versions_names_what_to_use(
     assert f"{name} is no command any more; {remedy}" in plain(result.err)
 
 
+def test_an_option_of_earlier_versions_names_what_to_use(flipbench: Flipbench) -> None:
+    result = flipbench("contaminate", "c.yaml", "--export", "llava", "out")
+    assert result.status == 2
+    assert "flipbench export CONFIG OUT --format llava" in plain(result.err)
+
+
 def test_no_arguments_prints_help(flipbench: Flipbench) -> None:
     result = flipbench()
     assert "Usage" in result.out + result.err
