@@ -15,7 +15,7 @@ import pandas as pd
 from flipbench.api.stages.assembly import Assembly
 from flipbench.api.stages.contamination import contaminate
 from flipbench.api.stages.detectors import ConfiguredDetectors
-from flipbench.api.stages.evaluation import ask_and_score
+from flipbench.api.stages.examination import Examination
 from flipbench.api.stages.filtering import make_pairs
 from flipbench.api.stages.grid import TrainedPlan
 from flipbench.benchmarks import ShapesSpec
@@ -91,7 +91,8 @@ def run_unit(study: StudyConfig, unit: Unit) -> None:
     paired = ConfiguredDetectors.build(study.evaluate, PAIRED, run, study.seed)
     asked = paired if kind.pairs else assembly.detectors
     as_made = kind.pairs.condition if kind.pairs else AS_MADE
-    scores, _ = ask_and_score(pairs, models, asked, prompt, run, assembly.options(256))
+    options = assembly.options(256)
+    scores, _ = Examination(pairs, models, asked, prompt, run, options).score()
     arms = _arms(
         kind.pairs.kind if kind.pairs else unit.kind,
         unit.lineage,
@@ -102,7 +103,7 @@ def run_unit(study: StudyConfig, unit: Unit) -> None:
     for condition in kind.conditions:
         store = ImageStore(run.path / "conditions" / "".join(filter(str.isalnum, condition)))
         other = edited(pairs, CONDITIONS[condition], store)
-        found, _ = ask_and_score(other, models, paired, prompt, run, assembly.options(256))
+        found, _ = Examination(other, models, paired, prompt, run, options).score()
         rows += [_score_row(arms, condition, score) for score in found]
     members = {item_id for plan, _ in trained if not plan.control for item_id in plan.item_ids}
     if pretrained:

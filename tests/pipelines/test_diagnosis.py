@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 import flipbench as fb
-from flipbench.api.stages.evaluation import objections
+from flipbench.api.stages.examination import objections
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Probe, Verdict
 from flipbench.core.run import Run

@@ -15,7 +15,7 @@ from flipbench.api.stages.audit_cohort import (
     cohorts_of,
 )
 from flipbench.api.stages.audit_corpus import audit_corpus, check_corpora, corpus_size
-from flipbench.api.stages.evaluation import not_built
+from flipbench.api.stages.examination import not_built
 from flipbench.api.stages.results import AuditResult
 from flipbench.benchmarks import PairsSpec, load_benchmark
 from flipbench.config.audit import AuditSettings

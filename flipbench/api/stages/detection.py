@@ -16,13 +16,7 @@ import yaml
 
 from flipbench import __version__
 from flipbench.api.stages.detectors import ConfiguredDetectors, without_plug_ins
-from flipbench.api.stages.evaluation import (
-    ask_and_score,
-    diagnose_all,
-    follow_ups,
-    not_built,
-    work_lines,
-)
+from flipbench.api.stages.examination import Examination, follow_ups, not_built, work_lines
 from flipbench.api.stages.model_names import named_model
 from flipbench.config.experiment import EvaluateConfig, load_config
 from flipbench.config.local_models import ImagePadding, ModelConfig, Quantization
@@ -44,7 +38,6 @@ from flipbench.evaluate.statistics.sequential import pairs_until
 from flipbench.evaluate.verdict.letter_shares import letter_shares
 from flipbench.evaluate.verdict.verdict import CONFIDENCE, ModelVerdict
 from flipbench.evaluate.verdict.verdict_page import VerdictPage, replies_of
-from flipbench.models.engine import answers_of
 from flipbench.models.protocols import VLM
 from flipbench.models.vlm.checkpoints import check_card, resolve_path
 from flipbench.models.vlm.served import APIVLM, resolve_reference, serve_model
@@ -74,31 +67,30 @@ class Loading:
     batch_size: int
 
 
-@dataclass(frozen=True)
-class Detection:
-    """The model to examine, clean models to compare it with, and how they are queried.
+@dataclass(frozen=True, kw_only=True)
+class Detection(Examination):
+    """The examination of one model, the first, beside clean ones.
 
-    In the grid, ``subject`` has dose 1 and the references dose 0; only the suspicion of single
-    items depends on that. ``placements`` are those of the models that are adapters, by name.
+    In the grid, it has dose 1 and the others dose 0; only the suspicion of single items depends on
+    that. ``placements`` are those of the models that are adapters, by name; ``not_run`` are the
+    detectors that are left out, and why.
     """
 
-    benchmark: PairedBenchmark
-    subject: ModelUnderTest
-    references: tuple[ModelUnderTest, ...]
-    configured: ConfiguredDetectors
-    prompt_settings: PromptSettings
-    run: Run
     not_run: Mapping[str, str]
-    options: StageOptions
     command: str
     sequential: bool = False
     placements: Mapping[str, Placement] = field(default_factory=dict)
     plug_ins: Sequence[str] = ()
 
     @property
-    def models(self) -> list[ModelUnderTest]:
-        """The subject, then its references."""
-        return [self.subject, *self.references]
+    def subject(self) -> ModelUnderTest:
+        """The model that is asked about."""
+        return self.models[0]
+
+    @property
+    def references(self) -> Sequence[ModelUnderTest]:
+        """The clean models."""
+        return self.models[1:]
 
     @property
     def detectors(self) -> list[AnyDetector]:
@@ -258,8 +250,7 @@ def prepare_detection(
         )
     return Detection(
         benchmark=benchmark,
-        subject=subject,
-        references=tuple(references),
+        models=[subject, *references],
         configured=ConfiguredDetectors.build(config, selected, opened, 0),
         prompt_settings=prompt_settings,
         run=opened,
@@ -313,28 +304,24 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
     """
     if detection.sequential:
         return _examine_look_by_look(detection)
-    run, configured = detection.run, detection.configured
-    prompt_settings = detection.prompt_settings
+    run, configured, prompt_settings = (
+        detection.run,
+        detection.configured,
+        detection.prompt_settings,
+    )
     benchmark = detection.benchmark.with_images_in(run.images)
     settings = _settings(detection)
     run.write_provenance(yaml.safe_dump(settings, sort_keys=False, allow_unicode=True))
-    subject, *clean = grid = [entry.model for entry in detection.models]
-    scores, reports = ask_and_score(
-        benchmark,
-        detection.models,
-        configured,
-        prompt_settings,
-        run,
-        detection.options,
-        references=lambda model: (clean or [None]) if model == subject else [None],
+    subject, *clean = grid = detection.grid
+    scores, reports = replace(detection, benchmark=benchmark).score(
+        references=lambda model: (clean or [None]) if model == subject else [None]
     )
-    diagnoses, asked = diagnose_all(
-        detection.benchmark, detection.models, configured, prompt_settings, run, detection.options
-    )
-    reports += asked
-    answers = {m.name: answers_of(m.name, m.fingerprint, run) for m in grid}
+    diagnoses, follow_up_reports = detection.diagnose()
+    reports += follow_up_reports
+    answers = {model.name: detection.answers(model) for model in grid}
     paired = {
-        name: PairedReplies.read(benchmark, prompt_settings, own) for name, own in answers.items()
+        name: PairedReplies.read(benchmark, prompt_settings, replies)
+        for name, replies in answers.items()
     }
     alone = {name for name in configured.names if not isinstance(DETECTORS[name], GridDetector)}
     finding = ModelVerdict(

@@ -10,7 +10,7 @@ from typing import Any
 from flipbench.api.stages.answering import answering_time
 from flipbench.api.stages.assembly import Assembly
 from flipbench.api.stages.backends import backend_context, build_chat
-from flipbench.api.stages.evaluation import not_built
+from flipbench.api.stages.examination import not_built
 from flipbench.api.stages.results import ReasoningResult
 from flipbench.benchmarks.tables import numbered_rows
 from flipbench.config.experiment import AnswerJudgeConfig
