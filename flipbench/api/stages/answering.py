@@ -38,13 +38,7 @@ class Answering:
 
     @classmethod
     def of(cls, model: ModelConfig) -> Answering:
-        """Build a model without its weights.
-
-        Raises
-        ------
-        PrerequisiteError
-            If configuration or processor cannot be read here.
-        """
+        """Build a model without its weights."""
         where, trust = resolve_path(model.path), {"trust_remote_code": model.trust_remote_code}
         base, at = base_of(where, model.revision)
         try:

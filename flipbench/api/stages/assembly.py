@@ -151,13 +151,7 @@ class Assembly:
 
     @property
     def kept_pairs(self) -> PairedBenchmark:
-        """The run's paired benchmark.
-
-        Raises
-        ------
-        DataError
-            If it has no pairs: nothing could be asked or exported.
-        """
+        """The run's paired benchmark."""
         if (benchmark := self.pairs).pairs:
             return benchmark
         reasons = self.run.path / FOLDER / "reasons.csv"
@@ -185,13 +179,7 @@ class Assembly:
 
     @cached_property
     def benchmark(self) -> Benchmark:
-        """The configured benchmark, or its first items.
-
-        Raises
-        ------
-        ConfigError
-            If it consists of existing pairs.
-        """
+        """The configured benchmark, or its first items."""
         whole = self.whole_benchmark
         return whole if self.limit is None else whole.first(self.limit)
 
@@ -220,11 +208,6 @@ class Assembly:
         """The usable items of the whole benchmark, whichever pairs the filter keeps.
 
         Problems of the others are logged. Nothing needs to be generated yet.
-
-        Raises
-        ------
-        DataError
-            If there are none.
         """
         if isinstance(spec := self.config.benchmark, PairsSpec):
             if self.benchmark_folder.exists():
@@ -240,16 +223,7 @@ class Assembly:
 
     @cached_property
     def items(self) -> list[Item]:
-        """The items to generate from: `originals`, with the parts that these need.
-
-        Raises
-        ------
-        DataError
-            As `originals`.
-        ConfigError
-            If a captioner, editor or judge of the embedded world is configured for other items,
-            or the benchmark consists of existing pairs.
-        """
+        """The items to generate from: `originals`, with the parts that these need."""
         self._check_shapes(self.benchmark.items)
         return self.originals
 
@@ -423,13 +397,7 @@ class Assembly:
         return Servers(self.run)
 
     def model(self, name: str) -> ModelUnderTest:
-        """Return a configured model; its files are hashed but not loaded.
-
-        Raises
-        ------
-        ConfigError
-            If there is none of that name.
-        """
+        """Return a configured model; its files are hashed but not loaded."""
         known = self.config.models
         if name not in known:
             raise ConfigError(f"no model {name!r} under 'models'{nearest(name, list(known))}")

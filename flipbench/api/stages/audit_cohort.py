@@ -41,15 +41,7 @@ class Cohorts:
 
 
 def cohorts_of(assembly: Assembly, config: CohortConfig) -> Cohorts:
-    """Read the cohort's scores from its file, or ask its models.
-
-    Raises
-    ------
-    ConfigError
-        If a model is not configured, or gives no likelihoods.
-    DataError
-        If the file is not a cohort's, or has items that are not the benchmark's.
-    """
+    """Read the cohort's scores from its file, or ask its models."""
     if config.scores is not None:
         cohort = _read(assembly, config, config.scores)
         return Cohorts(cohort, cohort, None, [])
@@ -147,13 +139,7 @@ def _check_factors(config: CohortConfig, known: Collection[str]) -> None:
 
 
 def cohort_model(assembly: Assembly, name: str) -> ModelUnderTest:
-    """Return a configured model of the cohort.
-
-    Raises
-    ------
-    ConfigError
-        If there is none of that name, or it gives no likelihoods.
-    """
+    """Return a configured model of the cohort."""
     model = assembly.model(name)
     if "token_logprobs" not in model.can:
         raise ConfigError(

@@ -50,13 +50,6 @@ def contaminate(assembly: Assembly, workers: Workers | None = None) -> list[Trai
     A plan that diverges keeps its good epochs, and is logged and recorded as a failure; the others
     continue. Several processes (`flipbench.core.processes`) train each plan together; ``workers``,
     by default the assembly's, divide the plans among them.
-
-    Raises
-    ------
-    DataError
-        If the benchmark has no usable item, or kept pairs are needed and there are none.
-    PrerequisiteError
-        If the disk is too small, or a package for 4-bit weights is missing.
     """
     run, grid = assembly.run, assembly.config.contaminate
     workers = workers or assembly.workers

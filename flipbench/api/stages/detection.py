@@ -348,16 +348,12 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
 
 
 def _examine_look_by_look(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
-    """Ask ever more pairs, until the evidence suffices or all are asked.
-
-    Their order is drawn and does not depend on answers; pairs that share an image follow each
-    other. Each look doubles their number. The same command finds stored answers, and stops at the
-    same pair.
-    """
+    """Ask ever more pairs, until the evidence suffices or all are asked."""
     whole, models = detection.benchmark, detection.models
     clusters: dict[str, list[Pair]] = {}
     for pair in whole.pairs:
         clusters.setdefault(cluster_of(pair.original), []).append(pair)
+    # an order that depends on no answer: the same command stops at the same pair
     drawn = sorted(clusters, key=lambda name: generator(0, name, "sequential").random())
     pairs = [pair for name in drawn for pair in clusters[name]]
     reports: dict[str, StageReport] = {}

@@ -70,14 +70,7 @@ class ConfiguredDetectors:
     def build(
         cls, config: EvaluateConfig, detectors: Iterable[str], run: Run, seed: int
     ) -> ConfiguredDetectors:
-        """Return ``detectors``, given by name or import path; no model is loaded or called yet.
-
-        Raises
-        ------
-        ConfigError
-            If a detector does not exist, or ``evaluate.parameters`` has an unknown parameter or an
-            invalid value.
-        """
+        """Return ``detectors``, given by name or import path; no model is loaded or called yet."""
         names = names_of(detectors, "evaluate.detectors")
         parameters = _checked_parameters(config)
         helpers = {helper for name in names for helper in DETECTORS[name].about.helpers}

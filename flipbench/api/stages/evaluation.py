@@ -60,11 +60,6 @@ def evaluate(
 
     A worker queries its share of the models, without a page; without ``asks``, stored answers are
     scored.
-
-    Raises
-    ------
-    ConfigError
-        If a model supports none of the detectors; before any question.
     """
     try:
         return _evaluate(assembly, benchmark, trained, notes, asks)

@@ -30,13 +30,7 @@ log = logging.getLogger(__name__)
 
 
 def make_pairs(assembly: Assembly) -> tuple[PairedBenchmark, list[StageReport]]:
-    """Make or load the paired benchmark of a configuration, and save it in the run directory.
-
-    Raises
-    ------
-    PrerequisiteError
-        If the key for the captioner or a judge is missing and needed; before any work.
-    """
+    """Make or load the paired benchmark of a configuration, and save it in the run directory."""
     spec = assembly.config.benchmark
     if isinstance(spec, PairsSpec):
         loaded = load_pairs(spec, assembly.run.images)
@@ -77,11 +71,6 @@ def rebuild_kept(assembly: Assembly, kept: Path) -> tuple[PairedBenchmark, list[
     """Make exactly the pairs of a kept list, without consulting rules or judges.
 
     Only listed items that the run lacks are captioned and drawn.
-
-    Raises
-    ------
-    DataError
-        If a listed item is not in the benchmark, or its image differs from the run's.
     """
     candidates, reports = generate(assembly, listed_items(kept, assembly.items))
     chosen = select_kept(kept, candidates, assembly.run.images)
@@ -140,10 +129,7 @@ def spent_on_verdicts(run: Run) -> dict[str, Spent]:
 def _to_judge(
     assembly: Assembly, candidates: Sequence[Candidate], *, dry_run: bool = False
 ) -> Iterator[tuple[JudgeSpec, str, list[Candidate]]]:
-    """Yield each judge and its name with the candidates it has yet to judge, once per run.
-
-    In a dry run, a judge that is a plug-in is not built, and may have judged some of them.
-    """
+    """Yield each judge and its name with the candidates it has yet to judge, once per run."""
     config = assembly.config.filter
     for spec in config.judges:
         if dry_run and is_plug_in(spec):

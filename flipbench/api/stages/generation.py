@@ -32,13 +32,6 @@ def generate(
     Captions from a chat model on this machine are shared out like edits; a captioner behind a
     server is asked by the main process alone. The captioner's memory is freed before the editor is
     loaded, and the editor's afterwards.
-
-    Raises
-    ------
-    DataError
-        If the benchmark has no items, or a new answer is for an unknown item.
-    PrerequisiteError
-        If captions are missing and so is the captioner's key.
     """
     items, run = assembly.items if items is None else items, assembly.run
     spec, generator, workers = assembly.config.generate, assembly.generator, assembly.workers

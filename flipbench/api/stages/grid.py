@@ -144,11 +144,6 @@ def ask_transformers(
 
     Its answers are stored under the fingerprint of the weights, as those of any other model, and
     read by `engine_notes`.
-
-    Raises
-    ------
-    ConfigError, DataError, PrerequisiteError
-        If a model cannot be served as configured.
     """
     for entry in models:
         if isinstance(vlm := entry.vlm, ManagedVLM) and vlm.engine.parity:

@@ -20,13 +20,7 @@ from flipbench.shapes.other import write_corpus
 
 
 def run_all(assembly: Assembly, notes: Sequence[str] = ()) -> EvaluationResult:
-    """Run every stage in order; return the evaluation with the reports of all stages.
-
-    Raises
-    ------
-    DataError
-        If no pair is kept; nothing is trained then.
-    """
+    """Run every stage in order; return the evaluation with the reports of all stages."""
     _, reports = make_pairs(assembly)
     benchmark = assembly.kept_pairs  # before hours of training
     trained = contaminate(assembly)

@@ -42,11 +42,6 @@ def named_model(model: str, args: str = "", base_url: str = "") -> NamedModel:
     lmms-eval call models: ``hf`` with ``pretrained=ID``, and ``vllm``, ``sglang``, ``openai`` or
     ``local-chat-completions`` with ``base_url=URL,model=NAME``.
 
-    Raises
-    ------
-    ConfigError
-        If an argument is no ``name=value``, is unknown, or a needed one is missing.
-
     Examples
     --------
     >>> named_model("hf:llava-hf/llava-1.5-7b-hf").name

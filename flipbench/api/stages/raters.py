@@ -37,11 +37,6 @@ def compare_raters_of(assembly: Assembly, reference: str) -> tuple[str, Path]:
     """Compare every rater of a run with ``reference``; return the tables and their page.
 
     ``reference`` is a rater's name, ``people``, or ``policy`` for the policy's decisions.
-
-    Raises
-    ------
-    DataError
-        If the run was never filtered, or the reference has rated nothing.
     """
     run, benchmark = assembly.run, assembly.pairs
     candidates = filtered_in(run)

@@ -62,13 +62,7 @@ _TRUTH: Mapping[str, Decision] = {"true": "keep", "false": "reject"}
 
 
 def read_judge(source: Path | Mapping[str, Any], *, trust: bool = False) -> AnswerJudgeConfig:
-    """Read a judge: a YAML file, or a mapping, with ``chat`` or ``local``, and ``batch``.
-
-    Raises
-    ------
-    ConfigError
-        If it is missing or invalid.
-    """
+    """Read a judge: a YAML file, or a mapping, with ``chat`` or ``local``, and ``batch``."""
     return read_trusted(AnswerJudgeConfig, source, trust=trust)
 
 
@@ -86,11 +80,6 @@ def judge_reasoning(
 
     ``steps-to-rate.csv`` holds the steps for people to rate; with such a file, filled in, as
     ``people``, the tables include their agreement with the judge.
-
-    Raises
-    ------
-    DataError
-        If a file is invalid, or people rated other steps; the message names the line.
     """
     read = read_cases(cases)[:limit]
     with Run(out) as run:
@@ -114,15 +103,7 @@ def judge_reasoning(
 
 
 def hint_ablation(assembly: Assembly) -> ReasoningResult:
-    """Ask the configured models in every variant, and write the table into ``hints/`` of the run.
-
-    Raises
-    ------
-    ConfigError
-        If no model is configured.
-    DataError
-        If no item has a text, and models shall not write any.
-    """
+    """Ask the configured models in every variant; the table is in ``hints/`` of the run."""
     config, run = assembly.config.evaluate, assembly.run
     hinted, left_out = _hinted(assembly)
     options = assembly.options(config.batch_size)
@@ -228,13 +209,7 @@ def _questions(case: Case) -> list[Question]:
 
 
 def agreement_table(judged: Sequence[JudgedCase], people: Path, judge: str) -> Table:
-    """Return the agreement of the judge with each person, and of people with each other.
-
-    Raises
-    ------
-    DataError
-        If the file is invalid, or rates a step that is not in the tables.
-    """
+    """Return the agreement of the judge with each person, and of people with each other."""
     ratings: dict[str, Decisions] = dict(_read_people(people, judged))
     keys = {
         (one.case.key, number): verdict

@@ -56,11 +56,6 @@ class TrainingData:
 
         With ``write``, missing paraphrases and translations are requested from chat models.
         Without it (``--dry-run``), the original wording serves as a placeholder.
-
-        Raises
-        ------
-        DataError
-            If the benchmark has no usable item, or kept pairs are needed and there are none.
         """
         return {name: self._regime(name, write) for name in self.configs}
 
