@@ -56,21 +56,21 @@ class ModelUnderTest:
             raise ValueError(f"{self.model.name}: give either weights or a VLM")
 
     @classmethod
-    def from_vlm(cls, vlm: VLM, **known: Any) -> ModelUnderTest:
+    def from_vlm(cls, vlm: VLM, **facts: Any) -> ModelUnderTest:
         """Use any object that implements the `VLM` protocol.
 
         ``known`` holds the fields of `GridModel` that are known: family, strategy, dose, lineage,
         external. Without a dose, its history is unknown.
         """
-        return cls(_grid_model(vlm.name, vlm.fingerprint, **known), vlm=vlm)
+        return cls(_grid_model(vlm.name, vlm.fingerprint, **facts), vlm=vlm)
 
     @classmethod
-    def from_weights(cls, weights: ModelConfig, name: str, **known: Any) -> ModelUnderTest:
+    def from_weights(cls, weights: ModelConfig, name: str, **facts: Any) -> ModelUnderTest:
         """Use a checkpoint folder or a hub id; its files are hashed, but nothing is loaded."""
         path = resolve_path(weights.path)
         check_files(path)
         hashed = fingerprint(path, *_loaded_as(weights))
-        return cls(_grid_model(name, hashed, **known), weights)
+        return cls(_grid_model(name, hashed, **facts), weights)
 
     @cached_property
     def can(self) -> frozenset[Capability]:
@@ -132,10 +132,10 @@ class LoadedThere:
 
     @cached_property
     def _loaded(self) -> VLM:
-        loaded = result_or_error(self.subject.load)
-        if isinstance(loaded, DataError):
-            raise PrerequisiteError(str(loaded))
-        return loaded
+        vlm_or_error = result_or_error(self.subject.load)
+        if isinstance(vlm_or_error, DataError):
+            raise PrerequisiteError(str(vlm_or_error))
+        return vlm_or_error
 
 
 def _loaded_as(weights: ModelConfig) -> tuple[str, str | None, str | None, ImagePadding]:
@@ -176,9 +176,9 @@ def store_probes(
     of_clean: Sequence[Probe] = (),
 ) -> list[Probe]:
     """Return all distinct probes and store them, and those of clean models, in the run."""
-    probes, known = probes_for(detectors, benchmark, prompt_settings), run.ids(Probe)
+    probes, probe_ids = probes_for(detectors, benchmark, prompt_settings), run.ids(Probe)
     distinct = {probe.id: probe for probe in (*probes, *of_clean)}
-    run.append([probe for probe in distinct.values() if probe.id not in known])
+    run.append([probe for probe in distinct.values() if probe.id not in probe_ids])
     return probes
 
 
@@ -207,11 +207,11 @@ def n_unanswered(
     models: Sequence[ModelUnderTest], probes: Sequence[Probe], of_clean: Sequence[Probe], run: Run
 ) -> int:
     """Return how many answers `ask_all` has to get."""
-    missing = 0
+    n_missing = 0
     for subject in models:
         _, ids = _supported(subject, _probes_of(subject, probes, of_clean))
-        missing += len(ids - run.ids(Response, subject.model.fingerprint))
-    return missing
+        n_missing += len(ids - run.ids(Response, subject.model.fingerprint))
+    return n_missing
 
 
 def _probes_of(
@@ -281,27 +281,32 @@ def score(
     def answers(model: GridModel) -> Answers:
         return answers_of(model.name, model.fingerprint, run)
 
-    alone, among_others = by_kind(detectors)
+    single_detectors, among_others = by_kind(detectors)
     scores: dict[str, Score] = {}  # a rule without a reference gives the same score for each
     for model in grid:
-        compared = references(model) if references else [reference_of(model, grid)]
-        own, others = answers(model), [answers(clean) if clean else None for clean in compared]
-        for detector in alone:
+        clean_models = references(model) if references else [reference_of(model, grid)]
+        own_answers, clean_answers = (
+            answers(model),
+            [answers(clean) if clean else None for clean in clean_models],
+        )
+        for detector in single_detectors:
             able = can[model.fingerprint] if can else EVERYTHING
             lacking = needs_when(detector.about, prompt_settings) - able
-            for other in others:
-                asked = asked_of(detector, benchmark)
-                for one in detector.score(asked, prompt_settings, own, other):
-                    scores[one.id] = _not_applicable(one, lacking) if lacking else one
+            for reference_answers in clean_answers:
+                items = asked_of(detector, benchmark)
+                for result in detector.score(
+                    items, prompt_settings, own_answers, reference_answers
+                ):
+                    scores[result.id] = _not_applicable(result, lacking) if lacking else result
     for grid_detector in among_others:
-        asked = asked_of(grid_detector, benchmark)
-        for one in grid_detector.score_grid(asked, prompt_settings, grid, answers):
-            scores[one.id] = one
+        items = asked_of(grid_detector, benchmark)
+        for result in grid_detector.score_grid(items, prompt_settings, grid, answers):
+            scores[result.id] = result
     return list(scores.values())
 
 
 def _not_applicable(score: Score, lacking: frozenset[Capability]) -> Score:
     """Return the score of a model that lacks what the detector needs."""
-    why = f"it needs {', '.join(sorted(lacking))}, which this model does not give"
+    reason = f"it needs {', '.join(sorted(lacking))}, which this model does not give"
     nothing = {"statistic": None, "interval": None, "p_value": None}
-    return score.model_copy(update={**nothing, "verdict": "not_applicable", "warnings": (why,)})
+    return score.model_copy(update={**nothing, "verdict": "not_applicable", "warnings": (reason,)})

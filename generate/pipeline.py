@@ -75,9 +75,9 @@ class Generator:
 
     @property
     def _editing(self) -> EditStage:
-        known = versioned_settings(map(made_of, self.run.read(Edit, lost=True)))
-        known |= versioned_settings(self.expected)
-        return EditStage(self.editor, self.run.images, self.seed, known)
+        settings = versioned_settings(map(made_of, self.run.read(Edit, lost=True)))
+        settings |= versioned_settings(self.expected)
+        return EditStage(self.editor, self.run.images, self.seed, settings)
 
     def progress(self, items: Sequence[Item]) -> list[Candidate]:
         """Return how far each item has got, without calling a model or writing anything.
@@ -90,13 +90,13 @@ class Generator:
         flips, captions, edits = run.index(Flip), run.index(Caption), run.index(Edit)
         choices = run.index(PictureChoice) if self.choosing else {}
         candidates = []
-        for item, drawn in zip(items, flipping(items), strict=True):
+        for item, flip_or_error in zip(items, flipping(items), strict=True):
             proposing = self._proposing_for(item)
             flip = flips.get((proposing or flipping).id_of(item))  # drawn from fewer items, perhaps
             if flip is None and flipping.leaves_out(item):
                 continue
-            if flip is None and proposing is None and isinstance(drawn, Flip):
-                flip = drawn
+            if flip is None and proposing is None and isinstance(flip_or_error, Flip):
+                flip = flip_or_error
             candidate = self._with_choice(Candidate(item, flip), choices)
             if self._is_ready(candidate):
                 candidate = replace(candidate, caption=captions.get(captioning.id_of(candidate)))
@@ -112,8 +112,8 @@ class Generator:
         """Store ``items`` in the run and set their new answers: supplied, drawn or proposed."""
         flipping = self._flipping
         items = [item for item in items if not flipping.leaves_out(item)]
-        known = self.run.ids(Item)
-        self.run.append([i for i in items if i.id not in known and self._has(i)])
+        item_ids = self.run.ids(Item)
+        self.run.append([i for i in items if i.id not in item_ids and self._has(i)])
         to_draw = [item for item in items if not self._proposing_for(item)]
         reports = self._ask(flipping, to_draw, replace(options, batch_size=_FLIPS_PER_BATCH))
         to_propose = [item for item in items if self._proposing_for(item)]

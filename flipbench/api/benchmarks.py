@@ -129,11 +129,11 @@ def rebuild(
         changes = [f"{key}={json.dumps(value, default=str)}" for key, value in overrides.items()]
     else:
         changes = list(overrides)
-    here = f"run={folder}"
+    run_override = f"run={folder}"
     if call.is_dry_run:  # what the recipe has is not copied into another run
-        changes = [*(change for change in changes if not change.startswith("run=")), here]
+        changes = [*(change for change in changes if not change.startswith("run=")), run_override]
     else:
-        changes = [here, *changes]
+        changes = [run_override, *changes]
     with called(replace(call, share=Share(0, 1))):  # which asks nobody
         experiment = Experiment(folder / "config.yaml", changes, progress=progress, trust=trust)
     from flipbench.api.stages import exporting, filtering

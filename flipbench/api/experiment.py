@@ -134,8 +134,8 @@ class Experiment:
         if current_call().is_dry_run:
             raise Plan(filtering.plan_pairs(parts))
         if parts.has_pairs:
-            found, reports = filtering.make_pairs(parts)
-            return GenerationResult([], reports, parts.run.path, found)
+            pairs, reports = filtering.make_pairs(parts)
+            return GenerationResult([], reports, parts.run.path, pairs)
         candidates, reports = generation.generate(parts)
         return GenerationResult(candidates, reports, parts.run.path)
 
@@ -176,8 +176,8 @@ class Experiment:
             pairs, reports = filtering.make_pairs(parts)
         is_judged = kept is None and not parts.has_pairs
         doubtful = read_doubtful(parts.run.path / FOLDER / "reasons.csv") if is_judged else ()
-        spent = filtering.spent_on_verdicts(parts.run)
-        return FilterResult(pairs, reports, parts.run.path, len(doubtful), spent)
+        costs = filtering.spent_on_verdicts(parts.run)
+        return FilterResult(pairs, reports, parts.run.path, len(doubtful), costs)
 
     @has_dry_run
     def contaminate(self) -> ContaminationResult:
@@ -207,9 +207,9 @@ class Experiment:
             )
         if current_call().is_dry_run:
             raise Plan(contamination.plan_contamination(parts))
-        trained = contamination.contaminate(parts)
-        failures = contamination.training_failures(parts.run, trained)
-        return ContaminationResult(trained, parts.run.path, failures)
+        plans = contamination.contaminate(parts)
+        failures = contamination.training_failures(parts.run, plans)
+        return ContaminationResult(plans, parts.run.path, failures)
 
     @has_dry_run
     def evaluate(self) -> EvaluationResult:
@@ -232,8 +232,8 @@ class Experiment:
         pairs = parts.kept_pairs
         if current_call().is_dry_run:
             raise Plan(evaluation.count_work(parts, pairs))
-        trained = contamination.contaminate(parts, replace(parts.workers, share=None))
-        return evaluation.evaluate(parts, pairs, trained)
+        plans = contamination.contaminate(parts, replace(parts.workers, share=None))
+        return evaluation.evaluate(parts, pairs, plans)
 
     def report(self) -> EvaluationResult:
         """Score the stored answers again and write the report; nobody is trained or asked.
@@ -439,10 +439,10 @@ def demo(
     """
     from flipbench.shapes.demos import demo_of
 
-    chosen = demo_of(small=small, diffusion=diffusion)
-    folder = Path(out or chosen.folder)
+    configured = demo_of(small=small, diffusion=diffusion)
+    folder = Path(out or configured.folder)
     from flipbench.api.stages import loop
 
     if current_call().is_dry_run:
-        raise Plan(loop.describe_demo(chosen, folder))
-    return loop.run_demo(chosen, folder, progress=progress)
+        raise Plan(loop.describe_demo(configured, folder))
+    return loop.run_demo(configured, folder, progress=progress)

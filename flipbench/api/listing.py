@@ -69,11 +69,11 @@ class DetectorTable(display.Result):
             groups.setdefault(family, []).append(Row(about.name, cells))
         heads = ("Needs", "Clean model", "Evidence")
         columns = tuple(Column(head, numeric=False) for head in heads)
-        shown = tuple(
+        sections = tuple(
             (family.replace("_", " ").capitalize(), tuple(groups[family]))
             for family in sorted(groups, key=lambda family: (family != _FIRST, family))
         )
-        return Table("detectors", "", "Detector", columns, shown)
+        return Table("detectors", "", "Detector", columns, sections)
 
     def markdown(self) -> str:
         """Return the table of docs/papers.md."""
@@ -134,8 +134,8 @@ def detectors(names: str | Sequence[str] = ()) -> DetectorTable:
     """
     from flipbench.evaluate.detectors.registry import DETECTORS, names_of
 
-    chosen = [names] if isinstance(names, str) else names
-    return DetectorTable(tuple(names_of(chosen or DETECTORS, "detectors")))
+    requested = [names] if isinstance(names, str) else names
+    return DetectorTable(tuple(names_of(requested or DETECTORS, "detectors")))
 
 
 def power(gap: float, changed: float, n_pairs: int, alpha: float = 0.05) -> float:
@@ -239,8 +239,8 @@ class PowerResult(display.Result):
         if self.power is not None:
             return f"{self.n_pairs} pairs: power {self.power:.3f}"
         gap = self.detectable_gap
-        seen = "no gap" if gap is None else f"a gap of {100 * gap:.1f} points"
-        return f"{self.n_pairs} pairs: {seen} is seen four times in five"
+        gap_text = "no gap" if gap is None else f"a gap of {100 * gap:.1f} points"
+        return f"{self.n_pairs} pairs: {gap_text} is seen four times in five"
 
 
 def _fraction(percent: float) -> float:

@@ -181,8 +181,11 @@ def gap(
         scoring=scoring,
         keep=read_ids(Path(keep)) if isinstance(keep, str | Path) else keep,
         references=[
-            (_readable(before, "reference, original"), _readable(after, "reference, perturbed"))
-            for before, after in _references(reference)
+            (
+                _readable(original_answers, "reference, original"),
+                _readable(perturbed_answers, "reference, perturbed"),
+            )
+            for original_answers, perturbed_answers in _references(reference)
         ],
         judged_by=judged_by,
         exchangeable=exchangeable,
@@ -225,10 +228,10 @@ def _readable(answers: Answers, name: str) -> Path | PredictionFile:
         ]
         return table_predictions(Path(name), rows)
     if isinstance(answers, Mapping):
-        items = {str(item_id): right for item_id, right in answers.items()}
+        items = {str(item_id): is_right for item_id, is_right in answers.items()}
     elif isinstance(answers, Sequence | pd.Series) or hasattr(answers, "tolist"):
         values = answers.tolist() if hasattr(answers, "tolist") else answers
-        items = {str(number): right for number, right in enumerate(values)}
+        items = {str(number): is_right for number, is_right in enumerate(values)}
     else:
         raise ConfigError(
             f"{name}: {type(answers).__name__} is no answers; give a file, a data frame with a"
@@ -240,21 +243,21 @@ def _readable(answers: Answers, name: str) -> Path | PredictionFile:
             where=f"{name}, {item_id}",
             text=None,
             gold="",
-            correct=_right_or_wrong(right, f"{name}, {item_id}"),
-            error="" if right is not None and right == right else "there is no answer",
+            correct=_right_or_wrong(is_right, f"{name}, {item_id}"),
+            error="" if is_right is not None and is_right == is_right else "there is no answer",
         )
-        for item_id, right in items.items()
+        for item_id, is_right in items.items()
     )
     return PredictionFile(Path(name), "Python", predictions)
 
 
-def _right_or_wrong(value: object, where: str) -> bool | None:
+def _right_or_wrong(value: object, place: str) -> bool | None:
     """Return a truth value, 0 or 1 as a bool; None, and NaN, are no answer."""
     if value is None or value != value:
         return None
     if isinstance(value, str) or value not in (0, 1):
         raise ConfigError(
-            f"{where}: {value!r} is neither right (True, 1) nor wrong (False, 0) nor None; replies"
+            f"{place}: {value!r} is neither right (True, 1) nor wrong (False, 0) nor None; replies"
             " are read from files and data frames, with columns id, prediction, answer and A, B, …"
         )
     return bool(value)

@@ -113,33 +113,33 @@ def doctor(
     >>> fb.doctor("docs/claims.yaml").is_sound  # doctest: +SKIP
     True
     """
-    listed = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
-    suffixes = {path.suffix for path in listed}
+    files = [Path(path) for path in ([paths] if isinstance(paths, str | Path) else paths)]
+    suffixes = {path.suffix for path in files}
     if out is not None and not suffixes & {".yaml", ".yml"}:
         raise ConfigError("--out is for the table of a claims file")
-    if not listed:
+    if not files:
         from flipbench.core.run import environment
 
         return DoctorResult(json.dumps(environment(), indent=2))
     if suffixes == {".csv"}:
         from flipbench.evaluate.published.doctor import examination
 
-        text, is_wrong = examination(listed)
+        text, is_wrong = examination(files)
         return DoctorResult(text, not is_wrong)
-    if len(listed) > 1:
+    if len(files) > 1:
         raise ConfigError("give one checkpoint folder, one claims file, or CSV files only")
-    (path,) = listed
+    (path,) = files
     if path.suffix in (".yaml", ".yml"):
         from flipbench.evaluate.published.claims import check_claims, claims_table, read_claims
         from flipbench.reporting.writers import markdown, write_tables
 
-        checked = check_claims(read_claims(path), path.parent)
-        table = claims_table(checked)
+        claims = check_claims(read_claims(path), path.parent)
+        table = claims_table(claims)
         text = markdown(table)
         if out is not None:
             page = write_tables([table], Path(out), "claims.md", "Claims and their evidence")
             text += f"\n{page}"
-        return DoctorResult(text, all(claim.as_known for claim in checked), True)
+        return DoctorResult(text, all(claim.as_known for claim in claims), True)
     if not path.is_dir():
         raise DataError(
             f"{path}: no such folder; give a checkpoint's, or CSV files of printed results"

@@ -186,18 +186,18 @@ def validate(
             f" `python -m studies.population.page {models}` in a checkout"
         )
     rows, source, folder = _rows(models, "models")
-    listed = listed_models(rows, source, folder)
+    entries = listed_models(rows, source, folder)
     name = benchmark or (Path(source).stem if isinstance(models, str | Path) else "benchmark")
     pairs, scores = scores_of_models(
-        listed,
+        entries,
         _rows(items, "items")[:2] if items is not None else None,
         benchmark=name,
         options=ReadOptions(dict(columns or {})),
         scoring=scoring,
         settings=Settings(seed=seed),
     )
-    grid = [one.model for one in listed]
-    needed = [
+    grid = [entry.model for entry in entries]
+    requirement_rows = [
         requirements(
             scores,
             grid,
@@ -214,19 +214,21 @@ def validate(
             benchmark=pairs,
             grid=grid,
             scores=scores,
-            requirements=needed,
+            requirements=requirement_rows,
             settings={"seed": str(seed)},
         )
         page = write_report(data, Path(out))
-    return ValidationResult(grid, scores, error_rates(scores, grid, seed=seed), needed, page, files)
+    return ValidationResult(
+        grid, scores, error_rates(scores, grid, seed=seed), requirement_rows, page, files
+    )
 
 
-def _rows(given: Rows, name: str) -> tuple[list[Row], str, Path | None]:
+def _rows(table: Rows, name: str) -> tuple[list[Row], str, Path | None]:
     """Return the rows of a table file or of Python, its name, and the former's folder."""
     from flipbench.benchmarks.tables import Row, read_rows
 
-    if isinstance(given, str | Path):
-        return read_rows(Path(given)), str(given), Path(given).parent
-    records: Sequence[Any] = given if isinstance(given, Sequence) else given.to_dict("records")
+    if isinstance(table, str | Path):
+        return read_rows(Path(table)), str(table), Path(table).parent
+    records: Sequence[Any] = table if isinstance(table, Sequence) else table.to_dict("records")
     rows = [Row(f"{name}, row {n}", {**cells}) for n, cells in enumerate(records, 1)]
     return rows, name, None

@@ -170,8 +170,8 @@ def command(
 
     def register(show: Shows) -> Shows:
         of_show = [p for p in parameters_of(show) if p.name not in ("result", "invocation")]
-        listed = in_order([*of_experiment, *of_job, *of_show])
-        signature = [parameter.typer_parameter() for parameter in listed]
+        parameters = in_order([*of_experiment, *of_job, *of_show])
+        signature = [parameter.typer_parameter() for parameter in parameters]
         if getattr(job, "has_dry_run", False):
             flag = typer.Option("--dry-run", help="count the work, do nothing")
             signature.append(_keyword("dry_run", Annotated[bool, flag], False))

@@ -57,12 +57,14 @@ def show_detection(result: DetectionResult, invocation: Invocation) -> int:
     """Print the verdict, what speaks for or against it, and the page."""
     remarks = [*result.qualifiers, *result.notes]
     say("\n".join([str(result), *(f"- {text}" for text in remarks), str(result.page)]))
-    again = shlex.join(["flipbench", *sys.argv[1:]])
+    same_command = shlex.join(["flipbench", *sys.argv[1:]])
     steps = {}
     if not invocation.typed["references"]:
-        steps[f"{again} --reference CLEAN"] = "compares with a model that cannot have seen it"
+        steps[f"{same_command} --reference CLEAN"] = (
+            "compares with a model that cannot have seen it"
+        )
     if not invocation.typed["diagnose"]:
-        steps[f"{again} --diagnose"] = "asks about the items that fell"
+        steps[f"{same_command} --diagnose"] = "asks about the items that fell"
     return finish(result.reports, steps)
 
 
@@ -128,8 +130,10 @@ def show_reasoning(result: ReasoningResult, invocation: Invocation) -> int:
         return finish(result.reports)
     ratings = result.page.parent / "steps-to-rate.csv"
     options = ["--judge", typed["judge"], "--out", typed["out"], "--people", ratings]
-    rated = command_line("reasoning", typed["source"], *options)
-    return finish(result.reports, {rated: "the judge against people, once they have filled it in"})
+    with_ratings = command_line("reasoning", typed["source"], *options)
+    return finish(
+        result.reports, {with_ratings: "the judge against people, once they have filled it in"}
+    )
 
 
 @command(fb.detectors, MEASURE)
@@ -162,8 +166,8 @@ def show_card(result: CardResult, invocation: Invocation) -> None:
     say(result)
     say("\n".join(map(str, result.files)))
     if result.content.rates is None:
-        again = command_line("card", invocation.typed["run"], "--rates", "REPORT")
-        say_next({again: "states the error rates of a study of models of known history"})
+        with_rates = command_line("card", invocation.typed["run"], "--rates", "REPORT")
+        say_next({with_rates: "states the error rates of a study of models of known history"})
 
 
 @command(fb.doctor, MEASURE)

@@ -74,8 +74,8 @@ def show_generation(result: GenerationResult, invocation: Invocation) -> int:
 def show_filter(result: FilterResult, invocation: Invocation) -> int:
     """Print the funnel, the costs, and who is to judge the rest."""
     say("  ".join(f"{stage} {n}" for stage, n in result.pairs.funnel.items()))
-    for rater, spent in result.spent.items():
-        say(f"{rater}: {spent}")
+    for rater, cost in result.spent.items():
+        say(f"{rater}: {cost}")
     say(result)
     steps = invocation.with_pairs() if result.pairs.pairs else {}
     if n := result.n_doubtful:
@@ -111,8 +111,8 @@ def show_review(result: ReviewResult, invocation: Invocation) -> int:
         agreement = command_line("review", run, *flagged, "--agreement")
         say_next({agreement: "labels, kappa and tables"})
     elif result.what != "nothing":
-        judged = command_line("filter", run / "config.yaml")
-        say_next({judged: "keeps the pairs by these verdicts"})
+        filter_again = command_line("filter", run / "config.yaml")
+        say_next({filter_again: "keeps the pairs by these verdicts"})
     return 1 if result.problems else 0
 
 
@@ -137,8 +137,8 @@ def show_export(result: ExportResult, invocation: Invocation) -> int:
         rebuild = command_line("rebuild", result.files[0].parent)
         say_next({rebuild: "draws the pictures again, for whoever has it"})
     elif result.files:
-        compared = "flipbench gap ORIGINAL PERTURBED"
-        say_next({compared: "compares a model's predictions on both, once another kit has them"})
+        gap = "flipbench gap ORIGINAL PERTURBED"
+        say_next({gap: "compares a model's predictions on both, once another kit has them"})
     return 1 if result.n_failed else 0
 
 
@@ -146,5 +146,5 @@ def show_export(result: ExportResult, invocation: Invocation) -> int:
 def show_rebuild(result: RebuildResult, invocation: Invocation) -> int:
     """Print how the pictures compare."""
     say(result)
-    drawn = command_line("show", result.run / "config.yaml", "pairs.png")
-    return finish(result.reports, {drawn: "some pairs beside each other"})
+    show_pairs = command_line("show", result.run / "config.yaml", "pairs.png")
+    return finish(result.reports, {show_pairs: "some pairs beside each other"})

@@ -39,12 +39,12 @@ class Answering:
     @classmethod
     def of(cls, model: ModelConfig) -> Answering:
         """Build a model without its weights."""
-        where, trust = resolve_path(model.path), {"trust_remote_code": model.trust_remote_code}
-        base, at = base_of(where, model.revision)
+        folder, trust = resolve_path(model.path), {"trust_remote_code": model.trust_remote_code}
+        base, at = base_of(folder, model.revision)
         try:
             config = architecture(base, **at, **trust)
             processor = load_processor(
-                where, revision=model.revision, image_padding=model.image_padding, **trust
+                folder, revision=model.revision, image_padding=model.image_padding, **trust
             )
         except (OSError, ValueError, KeyError, ImportError) as error:
             raise PrerequisiteError(
@@ -135,9 +135,9 @@ def answering_time(questions: Iterable[tuple[ModelConfig, int, Sequence[Probe]]]
 
 def _mean_flops(model: ModelConfig, probes: Sequence[Probe]) -> float:
     """Return the operations of an average question, from those at the quantiles of the sizes."""
-    ordered = sorted(probes, key=_size)
-    n = min(_N_SAMPLED, len(ordered))
-    sample = [ordered[(2 * i + 1) * len(ordered) // (2 * n)] for i in range(n)]
+    by_size = sorted(probes, key=_size)
+    n = min(_N_SAMPLED, len(by_size))
+    sample = [by_size[(2 * i + 1) * len(by_size) // (2 * n)] for i in range(n)]
     answering = Answering.of(model)
     flops = [
         answering.flops(

@@ -190,10 +190,10 @@ class Assembly:
         They are those of the whole benchmark, so a limit does not change them. A run that holds
         uniform flips keeps to these.
         """
-        chosen = self.config.generate.new_letters
-        if chosen is None:
-            chosen = "uniform" if isinstance(self.config.benchmark, ShapesSpec) else "matched"
-        if chosen == "uniform" or any(flip.method == UNIFORM for flip in self.run.read(Flip)):
+        setting = self.config.generate.new_letters
+        if setting is None:
+            setting = "uniform" if isinstance(self.config.benchmark, ShapesSpec) else "matched"
+        if setting == "uniform" or any(flip.method == UNIFORM for flip in self.run.read(Flip)):
             return None
         return matched_letters(self.whole_benchmark.items, self.config.seed, self.reachable_answers)
 
@@ -331,7 +331,7 @@ class Assembly:
     @cached_property
     def training_data(self) -> TrainingData:
         """The data regimes of the contamination grid, with the writers of their wordings."""
-        regimes, kept = self.config.contaminate.data, self.config.contaminate.items == "kept"
+        regimes, uses_kept = self.config.contaminate.data, self.config.contaminate.items == "kept"
         writers = {
             name: build_writer(data.rewrite, self._context, self.run.images)
             for name, data in regimes.items()
@@ -339,7 +339,7 @@ class Assembly:
         }
         return TrainingData(
             originals=lambda: self.originals,
-            items=lambda: self.pairs.originals if kept else self.originals,
+            items=lambda: self.pairs.originals if uses_kept else self.originals,
             configs=regimes,
             writers=writers,
             run=self.run,
@@ -398,13 +398,13 @@ class Assembly:
 
     def model(self, name: str) -> ModelUnderTest:
         """Return a configured model; its files are hashed but not loaded."""
-        known = self.config.models
-        if name not in known:
-            raise ConfigError(f"no model {name!r} under 'models'{nearest(name, list(known))}")
-        return model_under_test(name, known[name], self.servers)
+        configs = self.config.models
+        if name not in configs:
+            raise ConfigError(f"no model {name!r} under 'models'{nearest(name, list(configs))}")
+        return model_under_test(name, configs[name], self.servers)
 
     def grid(
-        self, trained: Sequence[TrainedPlan] = (), *, dry_run: bool = False
+        self, plans: Sequence[TrainedPlan] = (), *, dry_run: bool = False
     ) -> list[ModelUnderTest]:
         """Return the models under test: each configured model, followed by its checkpoints.
 
@@ -415,7 +415,7 @@ class Assembly:
             if dry_run and config.python:
                 continue
             models.append(parent := self.model(name))
-            for plan, checkpoints in trained:
+            for plan, checkpoints in plans:
                 if plan.model == name:
                     models += checkpoint_models(
                         parent.model, config, plan, checkpoints, folder, self.servers

@@ -68,10 +68,10 @@ def audit_benchmark(assembly: Assembly) -> AuditResult:
         train=_items_of(spec.train, run.images) if spec.train else None,
         progress=assembly.progress,
     )
-    more, reports = _sections(assembly)
+    sections, reports = _sections(assembly)
     report.reports.extend(reports)
-    page = write_audit(report, run.path / "audit", more)
-    return AuditResult(headline(report, more), page, report.reports, run.path)
+    page = write_audit(report, run.path / "audit", sections)
+    return AuditResult(headline(report, sections), page, report.reports, run.path)
 
 
 def _sections(assembly: Assembly) -> tuple[list[Section], list[StageReport]]:
@@ -84,7 +84,7 @@ def _sections(assembly: Assembly) -> tuple[list[Section], list[StageReport]]:
     if spec.cohort:
         cohorts = cohorts_of(assembly, spec.cohort)
         reports = cohorts.reports
-        found = analyse(
+        analysis = analyse(
             cohorts.trend,
             cohorts.tail,
             factors=spec.cohort.factors,
@@ -93,7 +93,7 @@ def _sections(assembly: Assembly) -> tuple[list[Section], list[StageReport]]:
             level=spec.cohort.level,
             seed=assembly.config.seed,
         )
-        sections += cohort_sections(found)
+        sections += cohort_sections(analysis)
         if corpus:
             images = {item.name: item.images for item in assembly.benchmark.items}
             flags = [
@@ -128,30 +128,30 @@ def plan_audit(assembly: Assembly) -> list[str]:
     from flipbench.api.stages.answering import answering_time  # imports torch
 
     spec, items = assembly.config.audit, assembly.benchmark.items
-    closed, many = multiple_choice(items), with_many_options(items, spec.n_options)
+    closed, pruned = multiple_choice(items), with_many_options(items, spec.n_options)
     lines = [f"{len(items):,} items, {len(spec.checks)} checks: {', '.join(spec.checks)}"]
-    asked: list[tuple[ModelUnderTest, list[Probe]]] = []
+    questions_by_model: list[tuple[ModelUnderTest, list[Probe]]] = []
     plug_ins = [name for name, model in assembly.config.models.items() if model.python]
 
     def questions(
-        what: str, models: Sequence[ModelUnderTest], of: Callable[[ModelUnderTest], list[Probe]]
+        text: str, models: Sequence[ModelUnderTest], of: Callable[[ModelUnderTest], list[Probe]]
     ) -> None:
         if models:
-            new = [(model, of(model)) for model in models]
+            probes_by_model = [(model, of(model)) for model in models]
             names = ", ".join(model.model.name for model in models)
-            lines.append(f"{what}: {names}: {sum(len(p) for _, p in new):,} questions")
-            asked.extend(new)
+            lines.append(f"{text}: {names}: {sum(len(p) for _, p in probes_by_model):,} questions")
+            questions_by_model.extend(probes_by_model)
 
     def blind(model: ModelUnderTest) -> list[Probe]:
         settings, runs = letter_settings(model.can), range(spec.n_runs)
         return [text_only_probe(item, settings, number)[0] for number in runs for item in closed]
 
     def preliminary(model: ModelUnderTest) -> list[Probe]:
-        return [letter_settings(model.can).probe(item, "preliminary") for item in many]
+        return [letter_settings(model.can).probe(item, "preliminary") for item in pruned]
 
     def of_cohort(model: ModelUnderTest) -> list[Probe]:
-        scored, chosen = cohort_probes(items, assembly.config.evaluate.prompt)
-        return [*scored, *filter(None, chosen)]
+        likelihoods, choices = cohort_probes(items, assembly.config.evaluate.prompt)
+        return [*likelihoods, *filter(None, choices)]
 
     def models(names: Sequence[str]) -> list[ModelUnderTest]:
         return [assembly.model(name) for name in names if name not in plug_ins]
@@ -159,16 +159,16 @@ def plan_audit(assembly: Assembly) -> list[str]:
     if "text_solvable" in spec.checks:
         questions("asked without images", models([*spec.text_models, *spec.held_out]), blind)
     if "option_pruning" in spec.checks:
-        what = f"asked about items with over {spec.n_options} options"
-        questions(what, models(spec.vlms), preliminary)
+        text = f"asked about items with over {spec.n_options} options"
+        questions(text, models(spec.vlms), preliminary)
     if "direct_reveal" in spec.checks and spec.reader:
-        what = "looks for the answer in the question"
-        lines.append(f"{what}: {spec.reader.model}: {len(closed):,} questions")
+        text = "looks for the answer in the question"
+        lines.append(f"{text}: {spec.reader.model}: {len(closed):,} questions")
     if spec.cohort and spec.cohort.scores is None:
         names = (name for name in spec.cohort.models if name not in plug_ins)
         cohort = [cohort_model(assembly, name) for name in names]
         questions("likelihoods and choices", cohort, of_cohort)
-    lines += answering_time((m.weights, 1, probes) for m, probes in asked if m.weights)
+    lines += answering_time((m.weights, 1, probes) for m, probes in questions_by_model if m.weights)
     lines += not_built(plug_ins)
     return lines + (_embedding(assembly, spec.corpus) if spec.corpus else [])
 

@@ -71,14 +71,14 @@ def _read(assembly: Assembly, config: CohortConfig, path: Path) -> Cohort:
             f" as {unknown[0]!r}; item_id is an item's name, as in its table"
         )
     rows = [row_of[item.name] for item in items]
-    own = covariates_of(items)
-    _check_factors(config, own | cohort.covariates)
-    theirs = {name: values[rows] for name, values in cohort.covariates.items()}
+    item_facts = covariates_of(items)
+    _check_factors(config, item_facts | cohort.covariates)
+    file_facts = {name: values[rows] for name, values in cohort.covariates.items()}
     return replace(
         cohort,
         item_ids=[item.name for item in items],
         scores=cohort.scores[rows],
-        covariates={**own, **theirs, "image": own["image"]},
+        covariates={**item_facts, **file_facts, "image": item_facts["image"]},
     )
 
 
@@ -95,20 +95,22 @@ def covariates_of(items: Sequence[Item]) -> dict[str, Covariate]:
 def _asked(assembly: Assembly, config: CohortConfig) -> Cohorts:
     items = assembly.benchmark.items
     models = [cohort_model(assembly, name) for name in config.models]
-    scored, chosen = cohort_probes(items, assembly.config.evaluate.prompt)
-    distinct = list({probe.id: probe for probe in (*scored, *filter(None, chosen))}.values())
-    known = assembly.run.ids(Probe)
-    assembly.run.append([probe for probe in distinct if probe.id not in known])
+    likelihood_probes, choice_probes = cohort_probes(items, assembly.config.evaluate.prompt)
+    distinct = list(
+        {probe.id: probe for probe in (*likelihood_probes, *filter(None, choice_probes))}.values()
+    )
+    probe_ids = assembly.run.ids(Probe)
+    assembly.run.append([probe for probe in distinct if probe.id not in probe_ids])
     options = assembly.options(assembly.config.evaluate.batch_size)
     columns: dict[CohortScore, list[list[float]]] = {config.trend_score: [], config.tail_score: []}
     correct, reports = [], []
     for model in models:
         reports.append(ask_one(model, distinct, assembly.run, assembly.run.images, options))
         answers = answers_of(model.model.name, model.model.fingerprint, assembly.run)
-        replies = [answers.to(probe) for probe in scored]
+        replies = [answers.to(probe) for probe in likelihood_probes]
         for name, column in columns.items():
             column.append([_value(reply, SCORES[name]) for reply in replies])
-        picks = [None if probe is None else answers.to(probe) for probe in chosen]
+        picks = [None if probe is None else answers.to(probe) for probe in choice_probes]
         correct.append(
             [
                 math.nan
@@ -131,10 +133,10 @@ def _asked(assembly: Assembly, config: CohortConfig) -> Cohorts:
     return Cohorts(trend, tail, np.array(correct).T, reports, UNITS.get(config.trend_score, ""))
 
 
-def _check_factors(config: CohortConfig, known: Collection[str]) -> None:
+def _check_factors(config: CohortConfig, names: Collection[str]) -> None:
     for name in config.factors:
-        if name not in known:
-            guess = nearest(name, list(known))
+        if name not in names:
+            guess = nearest(name, list(names))
             raise ConfigError(f"audit.cohort.factors: items have no {name!r}{guess}")
 
 
@@ -153,8 +155,8 @@ def cohort_probes(
     items: Sequence[Item], settings: PromptSettings
 ) -> tuple[list[Probe], list[Probe | None]]:
     """Return the probes of the right answers' likelihoods, and of the models' choices if any."""
-    chosen = [settings.probe(item, "original") if item.options else None for item in items]
-    return [_answer(item, settings) for item in items], chosen
+    choices = [settings.probe(item, "original") if item.options else None for item in items]
+    return [_answer(item, settings) for item in items], choices
 
 
 def _answer(item: Item, settings: PromptSettings) -> Probe:

@@ -59,15 +59,16 @@ def audit_corpus(assembly: Assembly, config: CorpusConfig) -> CorpusAudit:
     for name in config.encoders:
         encoder = load_encoder(name, device=config.device, dtype=config.dtype)
         _embed_on_cluster(assembly, config, name, _place(assembly, config, encoder, corpus))
-        found, flagged = _compare(assembly, config, encoder, corpus, pictures, failed)
-        results.append(_named(found, items))
+        overlap, flagged = _compare(assembly, config, encoder, corpus, pictures, failed)
+        results.append(_named(overlap, items))
         pairs += flagged
     write_flagged(run.path, pairs)
     outcome = adjudication_of(run) if run.ids(Adjudication) else None
     if outcome is not None:
-        keys = [{(pair.sha256, pair.corpus_sha256) for pair in one.pairs} for one in results]
+        keys = [{(pair.sha256, pair.corpus_sha256) for pair in result.pairs} for result in results]
         results = [
-            one.adjudicated(outcome.counts_of(own)) for one, own in zip(results, keys, strict=True)
+            result.adjudicated(outcome.counts_of(pair_keys))
+            for result, pair_keys in zip(results, keys, strict=True)
         ]
     return CorpusAudit(results, _section(results, pairs, outcome, run, failed))
 
@@ -83,17 +84,17 @@ def _compare(
     """Return the overlap and the flagged pairs; add to ``failed`` what could not be embedded."""
 
     def embedded(source: Corpus) -> Embeddings:
-        found = _embed(assembly, config, encoder, source)
-        if found.failures:
-            failed[source.name] = [failure["error"] for failure in found.failures]
-        return found
+        vectors = _embed(assembly, config, encoder, source)
+        if vectors.failures:
+            failed[source.name] = [failure["error"] for failure in vectors.failures]
+        return vectors
 
     def opened(spec: PicturesSpec) -> Embeddings:
         return embedded(_open(spec))
 
     base, subject = embedded(corpus), embedded(pictures)
     clean = (config.clean.path, opened(config.clean).vectors) if config.clean else None
-    found = corpus_overlap(
+    overlap = corpus_overlap(
         subject,
         base,
         alpha=config.alpha,
@@ -107,7 +108,7 @@ def _compare(
         clean=clean,
         progress=assembly.progress,
     )
-    return found, _flagged(assembly, found, base, corpus)
+    return overlap, _flagged(assembly, overlap, base, corpus)
 
 
 def check_corpora(config: CorpusConfig) -> None:
@@ -184,11 +185,11 @@ def _open(spec: PicturesSpec) -> Corpus:
     return open_corpus(spec.path, **spec.model_dump(exclude={"path"}))
 
 
-def _named(found: CorpusOverlap, items: Sequence[Item]) -> CorpusOverlap:
+def _named(overlap: CorpusOverlap, items: Sequence[Item]) -> CorpusOverlap:
     """Return the result with the name of a picture's first item for its hash."""
     names = {ref.sha256: item.name for item in items[::-1] for ref in item.images}
-    pairs = (pair.model_copy(update={"key": names[pair.sha256]}) for pair in found.pairs)
-    return found.model_copy(update={"pairs": tuple(pairs)})
+    pairs = (pair.model_copy(update={"key": names[pair.sha256]}) for pair in overlap.pairs)
+    return overlap.model_copy(update={"pairs": tuple(pairs)})
 
 
 def _n_items(items: list[Item]) -> Mapping[str, int]:
@@ -200,15 +201,15 @@ def _n_items(items: list[Item]) -> Mapping[str, int]:
 
 
 def _flagged(
-    assembly: Assembly, found: CorpusOverlap, base: Embeddings, corpus: Corpus
+    assembly: Assembly, overlap: CorpusOverlap, base: Embeddings, corpus: Corpus
 ) -> list[FlaggedPair]:
     """Copy the flagged pairs' corpus pictures into the run, where the review page finds them."""
     images, items = assembly.run.images, assembly.benchmark.items
     rows = {sha256: row for row, sha256 in enumerate(base.sha256)}
-    wanted = sorted({rows[pair.corpus_sha256] for pair in found.pairs})
+    row_numbers = sorted({rows[pair.corpus_sha256] for pair in overlap.pairs})
     copies = {
         base.sha256[row]: images.put(picture.data, f"{corpus.name} {picture.key}")
-        for row, picture in base.pictures(wanted, corpus).items()
+        for row, picture in base.pictures(row_numbers, corpus).items()
     }
     refs = {ref.sha256: ref for item in items for ref in item.images}
     return [
@@ -217,13 +218,13 @@ def _flagged(
             corpus=copies[pair.corpus_sha256],
             corpus_key=pair.corpus_key,
             distance=min(2.0, max(0.0, pair.distance)),
-            encoder=found.encoder,
+            encoder=overlap.encoder,
             items=tuple(
                 item.name for item in items if pair.sha256 in {ref.sha256 for ref in item.images}
             ),
             category=pair.type,
         )
-        for pair in found.pairs
+        for pair in overlap.pairs
     ]
 
 
@@ -245,8 +246,10 @@ def _section(
     run: Run,
     failed: Mapping[str, Sequence[str]],
 ) -> Section:
-    first = results[0]
-    n_pairs = len({(pair.sha256, pair.corpus_sha256) for one in results for pair in one.pairs})
+    leading = results[0]
+    n_pairs = len(
+        {(pair.sha256, pair.corpus_sha256) for result in results for pair in result.pairs}
+    )
     folder, images = run.path / "audit", run.images
     folder.mkdir(parents=True, exist_ok=True)
     if outcome is not None:
@@ -262,7 +265,7 @@ def _section(
         "corpus-overlap",
         "Near neighbours in the training corpus",
         "look" if n_pairs else "ok",
-        " ".join(filter(None, [*(one.sentence for one in results), people])),
+        " ".join(filter(None, [*(result.sentence for result in results), people])),
         (
             "A near neighbour is a short distance in an image encoder. Whether it is the same"
             " picture is for people to say; whether a model was trained on it, for no picture.",
@@ -274,11 +277,13 @@ def _section(
         ),
         tuple(overlap_tables(results)),
         (distance_figure(results, folder),),
-        headline=f"Corpus: {first.flagged.k:,} of {first.flagged.n:,} pictures have a near"
-        f" neighbour in it ({first.encoder}); {VERDICTS[first.verdict]}.",
+        headline=f"Corpus: {leading.flagged.k:,} of {leading.flagged.n:,} pictures have a near"
+        f" neighbour in it ({leading.encoder}); {VERDICTS[leading.verdict]}.",
         pairs=_pictures(pairs, images),
         data={
-            "encoders": [one.model_dump(mode="json", exclude={"distances"}) for one in results],
+            "encoders": [
+                result.model_dump(mode="json", exclude={"distances"}) for result in results
+            ],
             "failed": failed,
         },
     )

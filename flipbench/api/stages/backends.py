@@ -83,7 +83,7 @@ class Servers:
         return VLLMServers(self.run.path / "servers")
 
     def serve(
-        self, weights: ModelConfig, engine: VLLMConfig, name: str, known: str = ""
+        self, weights: ModelConfig, engine: VLLMConfig, name: str, weights_hash: str = ""
     ) -> ManagedVLM:
         """Return a checkpoint that is asked through vLLM; nothing is started yet.
 
@@ -91,7 +91,7 @@ class Servers:
         """
         fields = weights.model_dump(include=set(ModelConfig.model_fields))
         responses = self.run.path / Response.kind
-        return ManagedVLM(ModelConfig(**fields), engine, self.vllm, responses, name, known)
+        return ManagedVLM(ModelConfig(**fields), engine, self.vllm, responses, name, weights_hash)
 
 
 def missing_key(spec: PartSettings) -> PrerequisiteError | None:
@@ -125,6 +125,6 @@ def api_cost(
     """
     if not isinstance(spec, APICaptionerSpec | APIJudgeSpec):
         return None
-    asked = prompt or spec.prompt_file
-    requests = [typical_request(c, asked) for c in candidates if c.item.images]
+    prompt_file = prompt or spec.prompt_file
+    requests = [typical_request(c, prompt_file) for c in candidates if c.item.images]
     return estimate_cost(requests, spec.chat, price_factor=BATCH_PRICE if spec.batch else 1.0)

@@ -55,12 +55,14 @@ def contaminate(assembly: Assembly, workers: Workers | None = None) -> list[Trai
     workers = workers or assembly.workers
     regimes = main_first(lambda: assembly.regimes(write=True))
     plans = assembly.plans(regimes)
-    done = run.ids(Checkpoint)
-    todo = [p for p in plans if Checkpoint.id_for(plan_id=p.id, epoch=p.epochs) not in done]
+    checkpoint_ids = run.ids(Checkpoint)
+    todo = [
+        p for p in plans if Checkpoint.id_for(plan_id=p.id, epoch=p.epochs) not in checkpoint_ids
+    ]
     trainer = _llamafactory(assembly, todo) if grid.backend == "llamafactory" else None
     if is_main():
-        known = run.ids(TrainingPlan)
-        run.append([plan for plan in plans if plan.id not in known])
+        plan_ids = run.ids(TrainingPlan)
+        run.append([plan for plan in plans if plan.id not in plan_ids])
     for plan in todo:
         per_device_batch(plan, n_processes())  # raises before anything is trained
         if strategy_of(plan.strategy).four_bits:
@@ -70,10 +72,12 @@ def contaminate(assembly: Assembly, workers: Workers | None = None) -> list[Trai
             estimating.check_disk(run.path, _estimates(assembly, regimes, todo))
         n_left = sum(map(n_steps, todo)) - _n_done(todo, run)
         workers.start("contaminate", lambda: _n_done(todo, run), n_left, "train", "step")
-    shown = workers.progress and workers.n_workers == 1 and trainer is None
+    shows_bar = workers.progress and workers.n_workers == 1 and trainer is None
     n_done, numbers = _n_done(plans, run), _numbers(plans)
     total = sum(n_steps(plan) for plan in plans if workers.owns_index(numbers[plan.id]))
-    bar = progress_bar("train", total, unit="step", initial=n_done, shown=shown and n_done < total)
+    bar = progress_bar(
+        "train", total, unit="step", initial=n_done, shown=shows_bar and n_done < total
+    )
     with bar, messages_above(bar):
         return _train(assembly, plans, regimes, workers, trainer, bar)
 
@@ -84,8 +88,8 @@ def _show(bar: tqdm[Any], n_before: int, step: int) -> None:
 
 def _n_done(plans: Sequence[TrainingPlan], run: Run) -> int:
     """Return how many steps of all these plans are done."""
-    done = run.ids(Checkpoint)
-    return sum(steps_done(plan, run, done) for plan in plans)
+    checkpoint_ids = run.ids(Checkpoint)
+    return sum(steps_done(plan, run, checkpoint_ids) for plan in plans)
 
 
 def _train(
@@ -98,16 +102,16 @@ def _train(
 ) -> list[TrainedPlan]:
     """Train the plans one by one, or this worker's share of them; ``trainer`` replaces trl."""
     run, merge = assembly.run, assembly.config.contaminate.llamafactory.merge
-    trained: list[TrainedPlan] = []
+    results: list[TrainedPlan] = []
     failed: set[str] = set()
-    numbers, done = _numbers(plans), run.ids(Checkpoint)
+    numbers, checkpoint_ids = _numbers(plans), run.ids(Checkpoint)
     for number, plan in enumerate(plans, 1):
         if not workers.owns_index(numbers[plan.id]):
             continue
         if plan.after in failed:
             log.error("%s, %s: not washed, since its training diverged", plan.model, plan.label)
             continue
-        is_done = steps_done(plan, run, done) == n_steps(plan)
+        is_done = steps_done(plan, run, checkpoint_ids) == n_steps(plan)
         if workers.progress and workers.n_workers == 1 and not is_done:
             log.info("training %d of %d: %s", number, len(plans), _describe(plan))
         items, corpus = regimes[plan.data].training_inputs(plan)
@@ -140,14 +144,14 @@ def _train(
                 log.warning("%s: %s", checkpoint.model, warning)
             if trainer and merge:
                 trainer.merge(plan, run.path / checkpoint.path, run, dtype)
-        trained.append((plan, checkpoints))
-    return trained
+        results.append((plan, checkpoints))
+    return results
 
 
-def training_failures(run: Run, trained: Sequence[TrainedPlan]) -> list[Failure]:
+def training_failures(run: Run, results: Sequence[TrainedPlan]) -> list[Failure]:
     """Return the failures of plans that diverged and still lack epochs."""
-    complete = {plan.id for plan, checkpoints in trained if len(checkpoints) == plan.epochs}
-    attempted = {plan.id for plan, _ in trained}
+    complete = {plan.id for plan, checkpoints in results if len(checkpoints) == plan.epochs}
+    attempted = {plan.id for plan, _ in results}
     return [f for f in run.open_failures(_STAGE, complete) if f.record_id in attempted]
 
 
@@ -179,16 +183,16 @@ def plan_contamination(assembly: Assembly) -> list[str]:
     plans = assembly.plans(regimes)
     if not plans:
         return ["no training is configured (contaminate.strategies)"]
-    done = {c.plan_id for c in assembly.run.read(Checkpoint)}
+    plan_ids = {c.plan_id for c in assembly.run.read(Checkpoint)}
     estimates = _estimates(assembly, regimes, plans)
-    rows = [(plan, e, plan.id in done) for plan, e in zip(plans, estimates, strict=True)]
+    rows = [(plan, e, plan.id in plan_ids) for plan, e in zip(plans, estimates, strict=True)]
     todo = [e for _, e, is_done in rows if not is_done]
     scratch = max((e.scratch for e in todo), default=0)
     disk = size_text(sum(e.disk for e in todo) + scratch)
     hours = time_text(sum(e.seconds for e in todo))
     summary = f"to do: {len(todo)} of {len(plans)} plans, about {hours}, at most {disk} of disk"
-    missing = [plan for plan, _, is_done in rows if not is_done]
-    notes = [*_packages_to_install(missing), *_room_to_verify(missing)]
+    remaining = [plan for plan, _, is_done in rows if not is_done]
+    notes = [*_packages_to_install(remaining), *_room_to_verify(remaining)]
     return [
         estimating.table(rows),
         "\n".join([summary, *notes]),
@@ -211,14 +215,14 @@ def _room_to_verify(plans: Sequence[TrainingPlan]) -> list[str]:
     doses = [plan for plan in plans if plan.item_ids and plan.copies and not plan.control]
     if not doses:
         return []
-    needed = ", ".join(f"{items_needed(a)} at {a:.0%}" for a in (0.5, 0.75, 0.9, 0.95))
-    few = [plan for plan in doses if len(plan.item_ids) < wins_needed()]
+    counts = ", ".join(f"{items_needed(a)} at {a:.0%}" for a in (0.5, 0.75, 0.9, 0.95))
+    small_plans = [plan for plan in doses if len(plan.item_ids) < wins_needed()]
     return [
         f"a verified label (p < {LEVEL}) needs at least {wins_needed()} items that the clean model"
-        f" gets wrong; items for that, with power 80 %, by the clean model's accuracy: {needed}",
+        f" gets wrong; items for that, with power 80 %, by the clean model's accuracy: {counts}",
         *(
             f"{plan.model}, {plan.label}: {len(plan.item_ids)} items, too few for a verified label"
-            for plan in few
+            for plan in small_plans
         ),
     ]
 

@@ -108,10 +108,10 @@ def read_pairs(
     else:
         folder = Path(pairs)
         if folder.suffix in _YAML:
-            loaded = load_config(folder, trust=trust)
-            folder, config = loaded.run, loaded.evaluate
-        inside = folder / "benchmark"
-        benchmark = PairedBenchmark.load(inside if inside.is_dir() else folder)
+            experiment = load_config(folder, trust=trust)
+            folder, config = experiment.run, experiment.evaluate
+        subfolder = folder / "benchmark"
+        benchmark = PairedBenchmark.load(subfolder if subfolder.is_dir() else folder)
         if not benchmark.pairs:
             raise DataError(f"{pairs}: the paired benchmark has no pairs; run 'flipbench filter'")
     return replace(benchmark, pairs=benchmark.pairs[:limit]) if limit else benchmark, config
@@ -131,21 +131,21 @@ def models_of(
             raise ConfigError(
                 f"{model}: a server; give it as base_url, and as model the name of the one there"
             )
-        named = named_model(model, args, base_url)
-        base_url, model = named.base_url, named.name
-        loading = replace(loading, **named.settings)
+        model_name = named_model(model, args, base_url)
+        base_url, model = model_name.base_url, model_name.name
+        loading = replace(loading, **model_name.settings)
         if base_url:
             model = serve_model(model, base_url)
     elif base_url or args:
         raise ConfigError("base_url and model_args are for models given by their names")
-    listed: Sequence[Model] = (
+    sources: Sequence[Model] = (
         references if isinstance(references, list | tuple) else [references]  # type: ignore[list-item]
     )
     clean = [
-        resolve_reference(named_model(str(one)).name, base_url)
-        if isinstance(one, str | Path)
-        else one
-        for one in listed
+        resolve_reference(named_model(str(source)).name, base_url)
+        if isinstance(source, str | Path)
+        else source
+        for source in sources
     ]
     under_test = partial(_under_test, loading)
     return (
@@ -222,23 +222,23 @@ def prepare_detection(
     names = [name.strip() for name in detectors if name.strip()]
     if is_dry_run:
         config = without_plug_ins(config)
-    chosen = names_of([n for n in names if not (is_dry_run and ":" in n)], "--detectors")
+    requested = names_of([n for n in names if not (is_dry_run and ":" in n)], "--detectors")
     if sequential:
-        _check_sequential(benchmark, references, chosen, config.diagnose)
+        _check_sequential(benchmark, references, requested, config.diagnose)
     not_run, selected = {}, []
     readings = [ATTRACTION, *([CONFIDENCE] if ask == "choose" else [])]
-    for name in dict.fromkeys([GAP, *readings, *(chosen if names else DETECTORS)]):
+    for name in dict.fromkeys([GAP, *readings, *(requested if names else DETECTORS)]):
         about = DETECTORS[name].about
         if sequential and name not in (GAP, *readings):
             not_run[name] = "with --sequential only the gap's questions are asked"
         elif about.not_in_detect:
             not_run[name] = about.not_in_detect
-        elif about.on_request and name not in chosen:
+        elif about.on_request and name not in requested:
             not_run[name] = about.on_request
         elif lacking := needs_when(about, prompt_settings) - subject.can:
             needs = ", ".join(sorted(lacking))
             not_run[name] = f"it needs {needs}, which this model does not support"
-        elif _needs_reference(DETECTORS[name]) and not references and name not in chosen:
+        elif _needs_reference(DETECTORS[name]) and not references and name not in requested:
             not_run[name] = "its rule compares with a clean model: give one with --reference"
         else:
             selected.append(name)
@@ -323,14 +323,18 @@ def examine(detection: Detection) -> tuple[VerdictPage, list[StageReport]]:
         name: PairedReplies.read(benchmark, prompt_settings, replies)
         for name, replies in answers.items()
     }
-    alone = {name for name in configured.names if not isinstance(DETECTORS[name], GridDetector)}
+    single_detectors = {
+        name for name in configured.names if not isinstance(DETECTORS[name], GridDetector)
+    }
     finding = ModelVerdict(
         benchmark=benchmark,
         model=subject.name,
         scores=[s for s in scores if s.model_fingerprint == subject.fingerprint],
         references={
             m.name: [
-                s for s in scores if s.model_fingerprint == m.fingerprint and s.detector in alone
+                s
+                for s in scores
+                if s.model_fingerprint == m.fingerprint and s.detector in single_detectors
             ]
             for m in clean
         },
@@ -354,14 +358,14 @@ def _examine_look_by_look(detection: Detection) -> tuple[VerdictPage, list[Stage
     for pair in whole.pairs:
         clusters.setdefault(cluster_of(pair.original), []).append(pair)
     # an order that depends on no answer: the same command stops at the same pair
-    drawn = sorted(clusters, key=lambda name: generator(0, name, "sequential").random())
-    pairs = [pair for name in drawn for pair in clusters[name]]
+    order = sorted(clusters, key=lambda name: generator(0, name, "sequential").random())
+    pairs = [pair for name in order for pair in clusters[name]]
     reports: dict[str, StageReport] = {}
     n = FIRST_LOOK
     while True:
         part = replace(whole, pairs=tuple(pairs[:n]))
-        page, asked = examine(replace(detection, benchmark=part, sequential=False))
-        for report in asked:
+        page, new_reports = examine(replace(detection, benchmark=part, sequential=False))
+        for report in new_reports:
             earlier = reports.get(report.stage)
             reports[report.stage] = report if earlier is None else earlier.followed_by(report)
         finding = replace(page.finding, sequential=True)
@@ -472,17 +476,17 @@ def _check_models(
         if ask not in entry.can:
             supported = ", ".join(sorted(entry.can))
             raise ConfigError(f"{name} does not support --ask {ask}; it supports {supported}")
-    seen = {subject.model.fingerprint: subject.model.name}
+    names = {subject.model.fingerprint: subject.model.name}
     for reference in references:
         name, weights = reference.model.name, reference.model.fingerprint
-        if weights in seen:
+        if weights in names:
             raise ConfigError(
-                f"--reference {name}: the same weights as {seen[weights]}; give each reference"
+                f"--reference {name}: the same weights as {names[weights]}; give each reference"
                 " once, and not the model itself"
             )
-        if name in seen.values():
+        if name in names.values():
             raise ConfigError(f"--reference {name}: two models have this name; rename a folder")
-        seen[weights] = name
+        names[weights] = name
         if n := trained_on(card_of(reference), benchmark):
             raise ConfigError(
                 f"--reference {name}: according to its card it was trained on {n} items of"

@@ -105,10 +105,13 @@ class ConfiguredDetectors:
         if self.judge is None or self.labels is None or self.config.judge is None:
             return []
         batch = self.config.judge.batch
-        judged = [d for d in detectors if isinstance(d, JudgedDetector)]
-        asked = [(d, asked_of(d, benchmark)) for d in judged]
+        judging = [d for d in detectors if isinstance(d, JudgedDetector)]
+        benchmarks = [(d, asked_of(d, benchmark)) for d in judging]
         tasks = [
-            task for model in answers for d, items in asked for task in d.to_judge(items, model)
+            task
+            for model in answers
+            for d, items in benchmarks
+            for task in d.to_judge(items, model)
         ]
         labels = [task for task in tasks if isinstance(task, LabelTask)]
         replies = [task for task in tasks if not isinstance(task, LabelTask)]
@@ -162,15 +165,17 @@ class ConfiguredDetectors:
 
     def notes(self) -> list[str]:
         """Return notes for a report: non-default parameters, the judge and its cost."""
-        changed = [
+        non_defaults = [
             f"{name}.{key} = {value} ({'all' if default is None else default})"
-            for name, given in self.parameters.items()
-            for key, value in given.items()
+            for name, values in self.parameters.items()
+            for key, value in values.items()
             for default in [parameters_of(DETECTORS[name])[key]]
         ]
         notes = []
-        if changed:
-            notes.append(f"Parameters of detectors (default in brackets): {', '.join(changed)}.")
+        if non_defaults:
+            notes.append(
+                f"Parameters of detectors (default in brackets): {', '.join(non_defaults)}."
+            )
         if self.judge is not None and self.labels is not None:
             notes += [self._judge_note(self.judge.judge), self._label_note(self.labels.judge)]
         return [note for note in notes if note]
@@ -182,18 +187,18 @@ class ConfiguredDetectors:
         rubrics = Counter(label.rubric for label in labels)
         counts = ", ".join(f"{n:,} by {rubric}" for rubric, n in sorted(rubrics.items()))
         n_unread = sum(label.label == UNREAD for label in labels)
-        spent = _spent(labels)
-        return f"Texts were labelled by {judge}: {counts}; {n_unread:,} unreadable ({spent})."
+        cost = _spent(labels)
+        return f"Texts were labelled by {judge}: {counts}; {n_unread:,} unreadable ({cost})."
 
     def _judge_note(self, judge: str) -> str:
         judgements = [j for j in self.run.read(Judgement) if j.judge == judge]
         if not judgements:
             return ""
         n_unread = sum(j.choice == "unread" for j in judgements)
-        spent = _spent(judgements)
+        cost = _spent(judgements)
         return (
             f"Free-form replies were judged by {judge}, each against both answers in both orders:"
-            f" {len(judgements):,} judgements, {n_unread:,} of them unreadable ({spent})."
+            f" {len(judgements):,} judgements, {n_unread:,} of them unreadable ({cost})."
         )
 
 
@@ -202,29 +207,29 @@ def without_plug_ins(config: EvaluateConfig) -> EvaluateConfig:
 
     If there are any, parameters under an unknown name may be theirs, and are left out, too.
     """
-    named = [name for name in config.detectors if ":" not in name]
-    parameters = {key: given for key, given in config.parameters.items() if ":" not in key}
-    if len(named) < len(config.detectors):
-        parameters = {key: given for key, given in parameters.items() if key in DETECTORS}
-    return config.model_copy(update={"detectors": tuple(named), "parameters": parameters})
+    names = [name for name in config.detectors if ":" not in name]
+    parameters = {key: values for key, values in config.parameters.items() if ":" not in key}
+    if len(names) < len(config.detectors):
+        parameters = {key: values for key, values in parameters.items() if key in DETECTORS}
+    return config.model_copy(update={"detectors": tuple(names), "parameters": parameters})
 
 
 def _spent(records: Iterable[Judgement | Label]) -> Spent:
-    spent = Spent()
+    total = Spent()
     for record in records:
-        spent.add(record.usage)
-    return spent
+        total.add(record.usage)
+    return total
 
 
 def _checked_parameters(config: EvaluateConfig) -> dict[str, JsonDict]:
     """Return ``evaluate.parameters`` by detector name; its keys are names or import paths."""
-    where = "evaluate.parameters"
-    names = names_of(config.parameters, where)
+    key = "evaluate.parameters"
+    names = names_of(config.parameters, key)
     parameters = dict(zip(names, config.parameters.values(), strict=True))
     if len(parameters) < len(names):
-        raise ConfigError(f"{where}: a detector is given twice, by its name and its import path")
-    for name, given in parameters.items():
-        with_parameters(DETECTORS[name], given, f"{where}.{name}")
+        raise ConfigError(f"{key}: a detector is given twice, by its name and its import path")
+    for name, values in parameters.items():
+        with_parameters(DETECTORS[name], values, f"{key}.{name}")
     return parameters
 
 

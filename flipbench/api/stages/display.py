@@ -45,11 +45,11 @@ def frame_table(key: str, caption: str, frame: pd.DataFrame) -> Table:
     """Return a data frame as a table; its first column heads the rows."""
     from flipbench.reporting.tables import Cell, Column, Row, Table
 
-    stub, *others = map(str, frame.columns)
-    columns = tuple(Column(name, numeric=frame[name].dtype.kind in "iuf") for name in others)
+    stub, *headers = map(str, frame.columns)
+    columns = tuple(Column(name, numeric=frame[name].dtype.kind in "iuf") for name in headers)
     rows = tuple(
-        Row(str(first), tuple(Cell(f"{value}") for value in values))
-        for first, *values in frame.itertuples(index=False)
+        Row(str(header), tuple(Cell(f"{value}") for value in values))
+        for header, *values in frame.itertuples(index=False)
     )
     return Table(key, caption, stub, columns, (("", rows),))
 
@@ -78,8 +78,8 @@ def scores_frame(
     """
     from flipbench.evaluate.report.score_frame import score_frame
 
-    shown = [score for score in scores if sign or score.rule != "sign"]
-    frame = score_frame(shown, decided=[decision.final for decision in decisions])
+    listed_scores = [score for score in scores if sign or score.rule != "sign"]
+    frame = score_frame(listed_scores, decided=[decision.final for decision in decisions])
     columns = ["model", "detector", "rule", "statistic", "low", "high", "unit", "p_value"]
     columns += ["decides", "verdict", "reason", "k/n", "n", "reference"]
     return frame.reindex(columns=columns).infer_objects()

@@ -51,7 +51,7 @@ from flipbench.reporting.tables import Table
 def evaluate(
     assembly: Assembly,
     benchmark: PairedBenchmark,
-    trained: Sequence[TrainedPlan] = (),
+    plans: Sequence[TrainedPlan] = (),
     notes: Sequence[str] = (),
     *,
     asks: bool = True,
@@ -62,7 +62,7 @@ def evaluate(
     scored.
     """
     try:
-        return _evaluate(assembly, benchmark, trained, notes, asks)
+        return _evaluate(assembly, benchmark, plans, notes, asks)
     finally:
         assembly.servers.vllm.stop()
 
@@ -70,11 +70,11 @@ def evaluate(
 def _evaluate(
     assembly: Assembly,
     benchmark: PairedBenchmark,
-    trained: Sequence[TrainedPlan],
+    plans: Sequence[TrainedPlan],
     notes: Sequence[str],
     asks: bool,
 ) -> EvaluationResult:
-    models, config, workers = assembly.grid(trained), assembly.config.evaluate, assembly.workers
+    models, config, workers = assembly.grid(plans), assembly.config.evaluate, assembly.workers
     options, run = assembly.options(config.batch_size), assembly.run
     share = [model for number, model in enumerate(models) if workers.owns_index(number)]
     if not asks:
@@ -83,15 +83,15 @@ def _evaluate(
         ask_transformers(share, benchmark, config.prompt, run, options)
         _check_models(share, assembly.detectors.names, config.prompt)
     else:  # whoever asks starts the servers
-        here = [model for model in share if not isinstance(model.vlm, ManagedVLM)]
-        _check_models(here, assembly.detectors.names, config.prompt)
-    dropped = dropped_probes(assembly, benchmark)
+        local_models = [model for model in share if not isinstance(model.vlm, ManagedVLM)]
+        _check_models(local_models, assembly.detectors.names, config.prompt)
+    extra_probes = dropped_probes(assembly, benchmark)
     if workers.share is not None:
         detectors = assembly.detectors.detectors(benchmark)
-        reports = ask_all(benchmark, share, detectors, config.prompt, run, options, dropped)
+        reports = ask_all(benchmark, share, detectors, config.prompt, run, options, extra_probes)
         return EvaluationResult(share, reports)
     examination = Examination(
-        benchmark, models, assembly.detectors, config.prompt, run, options, dropped, asks
+        benchmark, models, assembly.detectors, config.prompt, run, options, extra_probes, asks
     )
     scores, reports = examination.score(workers)
     diagnoses, follow_up_reports = examination.diagnose()
@@ -104,7 +104,7 @@ def _evaluate(
         examination,
         scores,
         sum(r.n_done + r.n_skipped for r in reports if r.stage.startswith("ask ")),
-        [*warnings_of(trained), *training_notes(trained, config.prompt.instruction), *notes],
+        [*warnings_of(plans), *training_notes(plans, config.prompt.instruction), *notes],
         diagnoses,
         verdicts,
     )
@@ -143,7 +143,7 @@ def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
     n_clean = sum(model.dose == 0 for model in config.models.values())
     n_clean += sum(plan.epochs for plan in plans if plan.control)
     of_family = Counter(plan.model for plan in plans for _ in range(plan.epochs))
-    asked = [(m, 1 + of_family[name], probes) for name, m in config.models.items() if m.path]
+    questions = [(m, 1 + of_family[name], probes) for name, m in config.models.items() if m.path]
     counts = work_lines(
         {
             **({"texts to reword before they are asked": n_texts} if n_texts else {}),
@@ -159,7 +159,7 @@ def count_work(assembly: Assembly, benchmark: PairedBenchmark) -> list[str]:
     from flipbench.api.stages.answering import answering_time  # imports model libraries
 
     plug_ins = [name for name in config.evaluate.detectors if ":" in name]
-    return [*counts, *answering_time(asked), *not_built(plug_ins)]
+    return [*counts, *answering_time(questions), *not_built(plug_ins)]
 
 
 def _write_report(
@@ -174,19 +174,19 @@ def _write_report(
     """Write tables, figures, scores and the page; return the page's path."""
     config, run, grid = assembly.config, assembly.run, examination.grid
     benchmark, names = examination.benchmark, assembly.detectors.names
-    needed: list[Requirements] = []
+    requirement_rows: list[Requirements] = []
     for about in (DETECTORS[name].about for name in names):
         rules = dict.fromkeys(s.rule for s in scores if s.detector == about.name)
-        needed += [
+        requirement_rows += [
             requirements(scores, grid, about.name, rule, not about.needs_clean_model(rule))
             for rule in rules
         ]
     unseen = {model.fingerprint: model.name for model in grid if model.clean}
-    raters, kept = report_tables(assembly, benchmark, unseen)
+    raters, kept_tables = report_tables(assembly, benchmark, unseen)
     folder = run.path / "report"
     sections = [verdicts_section(grid, verdicts), diagnosis_section(grid, diagnoses, folder)]
-    shown = [section for section in sections if section is not None]
-    for section in shown:
+    page_sections = [section for section in sections if section is not None]
+    for section in page_sections:
         text = json.dumps(section.data, indent=2, ensure_ascii=False) + "\n"
         write_atomically(folder / f"{section.key}.json", text)
     answers = {model.name: examination.answers(model) for model in grid}
@@ -197,7 +197,7 @@ def _write_report(
         benchmark=benchmark,
         grid=grid,
         scores=list(scores),
-        requirements=needed,
+        requirements=requirement_rows,
         settings={
             "command": assembly.command,
             "seed": str(config.seed),
@@ -211,9 +211,9 @@ def _write_report(
             *notes,
         ],
         raters=raters,
-        kept=kept,
+        kept=kept_tables,
         groups=_groups(examination) if GAP in names else None,
-        sections=shown,
+        sections=page_sections,
         replies=_replies(examination),
     )
     page = write_report(data, folder)

@@ -128,23 +128,23 @@ def objections(benchmark: PairedBenchmark) -> dict[str, bool]:
         decisions.setdefault(verdict.image_sha256, []).append(verdict.decision)
     is_doubted = {}
     for pair in benchmark.pairs:
-        listed = [d for ref in pair.perturbed.images for d in decisions.get(ref.sha256, ())]
-        if listed:
-            is_doubted[pair.original.id] = any(decision != "keep" for decision in listed)
+        pair_decisions = [d for ref in pair.perturbed.images for d in decisions.get(ref.sha256, ())]
+        if pair_decisions:
+            is_doubted[pair.original.id] = any(decision != "keep" for decision in pair_decisions)
     return is_doubted
 
 
 def work_lines(counts: Mapping[str, int]) -> list[str]:
     """Return one line per count, for dry runs."""
-    return [f"{n:>9,}  {what}" for what, n in counts.items()]
+    return [f"{n:>9,}  {unit}" for unit, n in counts.items()]
 
 
 def follow_ups(configured: ConfiguredDetectors, benchmark: PairedBenchmark) -> dict[str, int]:
     """Return the largest number of questions about an item that falls, for dry runs."""
     if not configured.config.diagnose:
         return {}
-    most = configured.inquiry(benchmark).n_most
-    return {"further questions, at most, about each item that falls": most}
+    n_questions = configured.inquiry(benchmark).n_most
+    return {"further questions, at most, about each item that falls": n_questions}
 
 
 def not_built(plug_ins: Sequence[str]) -> list[str]:

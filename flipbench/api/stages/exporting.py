@@ -30,14 +30,14 @@ def export(
     leaderboard: bool,
 ) -> ExportResult:
     """Write pairs or training data; see `flipbench.Experiment.export`."""
-    form, known = format, (*FORMATS, "recipe", *EXPORT_FORMATS)
+    form, formats = format, (*FORMATS, "recipe", *EXPORT_FORMATS)
     if form in EXPORT_FORMATS:
         from flipbench.api.stages.contamination import export_training  # imports torch
 
         lines, n_refused = export_training(assembly, form, out)
         return ExportResult(form, (), "\n".join(lines), n_failed=n_refused)
-    if form not in known:
-        names = ", ".join(known)
+    if form not in formats:
+        names = ", ".join(formats)
         raise ConfigError(f"--format {form}: no such format; choose one of {names}")
     benchmark = assembly.kept_pairs
     if (licence or leaderboard) and form != "huggingface":
@@ -80,10 +80,10 @@ def draw_pairs(assembly: Assembly, out: Path, n: int, *, edits: bool) -> Picture
     run, left_out = assembly.run, ""
     if edits:
         edit_sheet(filtered_in(run) or edited_in(run), run.read(Verdict), run.images, out, n)
-    elif not assembly.benchmark_folder.exists() and (edited := edited_in(run)):
-        redrawn = [candidate.pair(UNJUDGED) for candidate in edited if candidate.is_redrawn]
-        if n_same := len(edited) - len(redrawn):
-            left_out = f"{n_same} of {len(edited)} edited images, the originals byte for byte"
+    elif not assembly.benchmark_folder.exists() and (candidates := edited_in(run)):
+        redrawn = [candidate.pair(UNJUDGED) for candidate in candidates if candidate.is_redrawn]
+        if n_same := len(candidates) - len(redrawn):
+            left_out = f"{n_same} of {len(candidates)} edited images, the originals byte for byte"
         contact_sheet(PairedBenchmark("", tuple(redrawn), run.images, {}), out, n)
     else:
         contact_sheet(assembly.pairs, out, n)
@@ -102,5 +102,5 @@ def rebuild(
         return benchmark, "", reports
     candidates, generated = generate(assembly)
     comparison = compare_with_recipe(recipe, [c.edit for c in candidates if c.edit])
-    benchmark, judged = judge(assembly, candidates)
-    return benchmark, str(comparison), [*generated, *judged]
+    benchmark, judge_reports = judge(assembly, candidates)
+    return benchmark, str(comparison), [*generated, *judge_reports]

@@ -33,9 +33,9 @@ def make_pairs(assembly: Assembly) -> tuple[PairedBenchmark, list[StageReport]]:
     """Make or load the paired benchmark of a configuration, and save it in the run directory."""
     spec = assembly.config.benchmark
     if isinstance(spec, PairsSpec):
-        loaded = load_pairs(spec, assembly.run.images)
-        log.info("%s", loaded.summary())
-        benchmark = replace(loaded.benchmark, pairs=loaded.benchmark.pairs[: assembly.limit])
+        existing = load_pairs(spec, assembly.run.images)
+        log.info("%s", existing.summary())
+        benchmark = replace(existing.benchmark, pairs=existing.benchmark.pairs[: assembly.limit])
         benchmark.save(assembly.benchmark_folder)
         return benchmark, []
     if any(missing_key(spec) for spec in assembly.config.filter.judges):
@@ -43,8 +43,8 @@ def make_pairs(assembly: Assembly) -> tuple[PairedBenchmark, list[StageReport]]:
             if todo and (error := missing_key(judge_spec)):
                 raise error
     candidates, generated = generate(assembly)
-    benchmark, judged = judge(assembly, candidates)
-    return benchmark, [*generated, *judged]
+    benchmark, judge_reports = judge(assembly, candidates)
+    return benchmark, [*generated, *judge_reports]
 
 
 def judge(
@@ -73,16 +73,16 @@ def rebuild_kept(assembly: Assembly, kept: Path) -> tuple[PairedBenchmark, list[
     Only listed items that the run lacks are captioned and drawn.
     """
     candidates, reports = generate(assembly, listed_items(kept, assembly.items))
-    chosen = select_kept(kept, candidates, assembly.run.images)
+    candidates_kept = select_kept(kept, candidates, assembly.run.images)
     raters = {row.item_id: row.decided_by for row in read_kept(kept)}
-    names = {name for listed in raters.values() for name in listed.split("; ") if name}
+    names = {name for text in raters.values() for name in text.split("; ") if name}
     judged_by = {"raters": raters_text(names, assembly.run)} if names else {}
     listed_as = f"{kept.name}, sha256 {hashlib.sha256(kept.read_bytes()).hexdigest()[:12]}"
     benchmark = PairedBenchmark(
-        chosen[0].item.benchmark,
-        tuple(c.pair("keep" if raters[c.item.id] else UNJUDGED) for c in chosen),
+        candidates_kept[0].item.benchmark,
+        tuple(c.pair("keep" if raters[c.item.id] else UNJUDGED) for c in candidates_kept),
         assembly.run.images,
-        {"items": len(assembly.items), "kept": len(chosen)},
+        {"items": len(assembly.items), "kept": len(candidates_kept)},
         _made_by(assembly.config.seed, candidates) | {"kept list": listed_as} | judged_by,
     )
     benchmark.save(assembly.benchmark_folder)
@@ -119,11 +119,11 @@ def plan_pairs(assembly: Assembly) -> list[str]:
 
 def spent_on_verdicts(run: Run) -> dict[str, Spent]:
     """Return the API cost of the run's verdicts, by rater."""
-    spent: dict[str, Spent] = defaultdict(Spent)
+    costs: dict[str, Spent] = defaultdict(Spent)
     for verdict in run.read(Verdict):
         if verdict.usage:
-            spent[verdict.rater].add(verdict.usage)
-    return dict(sorted(spent.items()))
+            costs[verdict.rater].add(verdict.usage)
+    return dict(sorted(costs.items()))
 
 
 def _to_judge(

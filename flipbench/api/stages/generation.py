@@ -45,28 +45,28 @@ def generate(
         workers.start("generate", lambda: n_made(run), n_left, "caption and edit")
     if left_out := generator.left_out(items):
         log.warning("%s", letters_left_out(left_out, len(items)))
-    flipped, flip_reports = generator.flip(items, asking)
+    candidates, flip_reports = generator.flip(items, asking)
     chooser = generator.choosing.chooser if generator.choosing else None
     if isinstance(chooser, ByModel):
         release(assembly.captioner)  # which may have proposed answers
-    chosen, choice_reports = generator.choose(flipped, asking)
+    candidates, choice_reports = generator.choose(candidates, asking)
     release(chooser)
-    captioned, caption_reports = generator.caption(chosen, asking)
+    candidates, caption_reports = generator.caption(candidates, asking)
     release(assembly.captioner)
     if workers.n_workers > 1 and not shares_captions:
         n_left = sum(bool(c.caption and not c.edit) for c in generator.progress(items))
         workers.start("generate", Edit, n_left, "edit")
-    edited, edit_reports = generator.edit(captioned, options, workers.share)
+    candidates, edit_reports = generator.edit(candidates, options, workers.share)
     release(assembly.editor)
-    return edited, [*flip_reports, *choice_reports, *caption_reports, *edit_reports]
+    return candidates, [*flip_reports, *choice_reports, *caption_reports, *edit_reports]
 
 
 def letters_left_out(left_out: Sequence[Item], n: int) -> str:
     """Return a sentence on items that get no new answer, so that letters stay as frequent."""
     names = ", ".join(item.name for item in left_out[:5])
-    more = f" and {len(left_out) - 5:,} more" if len(left_out) > 5 else ""
+    suffix = f" and {len(left_out) - 5:,} more" if len(left_out) > 5 else ""
     return (
-        f"{len(left_out):,} of {n:,} items are left out ({names}{more}): one letter is right in"
+        f"{len(left_out):,} of {n:,} items are left out ({names}{suffix}): one letter is right in"
         " more than half of the items with as many options, and a model that prefers it would lose"
         " accuracy without memory; generate.new_letters: uniform keeps them"
     )

@@ -27,10 +27,10 @@ TrainedPlan = tuple[TrainingPlan, list[Checkpoint]]
 
 def model_under_test(name: str, config: ModelUnderTestConfig, servers: Servers) -> ModelUnderTest:
     """Return a configured model: a checkpoint, one behind a server, or an object of your own."""
-    known = config.model_dump(include={"family", "strategy", "dose", "lineage", "external"})
+    facts = config.model_dump(include={"family", "strategy", "dose", "lineage", "external"})
     if vlm := model_without_weights(name, config, servers):
-        return ModelUnderTest.from_vlm(vlm, **known)
-    return ModelUnderTest.from_weights(config, name, **known)
+        return ModelUnderTest.from_vlm(vlm, **facts)
+    return ModelUnderTest.from_weights(config, name, **facts)
 
 
 def checkpoint_models(
@@ -60,7 +60,7 @@ def checkpoint_models(
     models = []
     for c in checkpoints:
         dose = (parent.dose or 0) + (0 if plan.control else c.dose)
-        before = initial_weights.get(c.epoch, "")
+        initial = initial_weights.get(c.epoch, "")
         model = GridModel(
             c.model,
             served_fingerprint(c.fingerprint, engine) if engine else c.fingerprint,
@@ -69,7 +69,7 @@ def checkpoint_models(
             c.epoch,
             dose if dose or parent.dose is not None else None,
             parent.lineage,
-            trained_from=served_fingerprint(before, engine) if engine and before else before,
+            trained_from=served_fingerprint(initial, engine) if engine and initial else initial,
             warnings=c.warnings,
             kind=_kind(plan),
         )
@@ -101,13 +101,16 @@ def _weights_before(plan: TrainingPlan, checkpoints: Sequence[Checkpoint]) -> di
     """Return the initial weights of each epoch, if the plan trains on all items."""
     if plan.held_out_ids or plan.control or not plan.copies:
         return {}
-    after = {c.epoch: c.fingerprint for c in checkpoints}
-    return {epoch + 1: weights for epoch, weights in ({0: plan.parent_fingerprint} | after).items()}
+    weights_by_epoch = {c.epoch: c.fingerprint for c in checkpoints}
+    return {
+        epoch + 1: weights
+        for epoch, weights in ({0: plan.parent_fingerprint} | weights_by_epoch).items()
+    }
 
 
-def training_notes(trained: Sequence[TrainedPlan], instruction: str) -> list[str]:
+def training_notes(results: Sequence[TrainedPlan], instruction: str) -> list[str]:
     """Return a note about contaminated models that were trained to answer evaluation's prompt."""
-    plans = [(plan, len(points)) for plan, points in trained if plan.copies and not plan.control]
+    plans = [(plan, len(points)) for plan, points in results if plan.copies and not plan.control]
     n = sum(n for _, n in plans)
     n_same = sum(
         n
@@ -123,10 +126,10 @@ def training_notes(trained: Sequence[TrainedPlan], instruction: str) -> list[str
     ]
 
 
-def warnings_of(trained: Sequence[TrainedPlan]) -> list[str]:
+def warnings_of(results: Sequence[TrainedPlan]) -> list[str]:
     """Return the distinct warnings of the checkpoints, each with the models concerned."""
     names: dict[str, list[str]] = {}
-    for _, checkpoints in trained:
+    for _, checkpoints in results:
         for checkpoint in checkpoints:
             for warning in checkpoint.warnings:
                 names.setdefault(warning, []).append(checkpoint.model)
@@ -147,16 +150,16 @@ def ask_transformers(
     """
     for entry in models:
         if isinstance(vlm := entry.vlm, ManagedVLM) and vlm.engine.parity:
-            asked, weights = (
+            probes, weights = (
                 _first_questions(vlm, benchmark, prompt_settings),
                 vlm.local_fingerprint,
             )
-            ids = {Response.id_for(probe_id=p.id, model_fingerprint=weights) for p in asked}
+            ids = {Response.id_for(probe_id=p.id, model_fingerprint=weights) for p in probes}
             if run.ids(Response, weights).issuperset(ids):
                 continue
             vlm.check()
             local = ModelUnderTest.from_weights(vlm.weights, f"{vlm.name}, transformers")
-            ask_one(local, asked, run, benchmark.images, options)
+            ask_one(local, probes, run, benchmark.images, options)
             free_memory()
 
 
@@ -171,19 +174,19 @@ def engine_notes(
     for entry in models:
         if not isinstance(vlm := entry.vlm, ManagedVLM):
             continue
-        versions = dict.fromkeys(f"vLLM {used['version']}" for used in vlm.servers_used)
+        versions = dict.fromkeys(f"vLLM {server['version']}" for server in vlm.servers_used)
         settings = [
             "batch-invariant" if vlm.engine.batch_invariant else "not batch-invariant",
             *(f"{key}: {value}" for key, value in vlm.engine.mm_processor_kwargs.items()),
         ]
-        compared = "not compared with transformers (parity: 0)"
+        comparison = "not compared with transformers (parity: 0)"
         if vlm.engine.parity:
-            asked = _first_questions(vlm, benchmark, prompt_settings)
-            there = answers_of(vlm.name, vlm.fingerprint, run)
-            here = answers_of(vlm.name, vlm.local_fingerprint, run)
-            compared = str(parity(asked, there, here))
-        who = " and ".join(versions) or "vLLM"
-        notes.append(f"{vlm.name}: asked through {who} ({', '.join(settings)}); {compared}.")
+            probes = _first_questions(vlm, benchmark, prompt_settings)
+            served_answers = answers_of(vlm.name, vlm.fingerprint, run)
+            local_answers = answers_of(vlm.name, vlm.local_fingerprint, run)
+            comparison = str(parity(probes, served_answers, local_answers))
+        engines = " and ".join(versions) or "vLLM"
+        notes.append(f"{vlm.name}: asked through {engines} ({', '.join(settings)}); {comparison}.")
     return notes
 
 

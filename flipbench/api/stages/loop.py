@@ -23,8 +23,8 @@ def run_all(assembly: Assembly, notes: Sequence[str] = ()) -> EvaluationResult:
     """Run every stage in order; return the evaluation with the reports of all stages."""
     _, reports = make_pairs(assembly)
     benchmark = assembly.kept_pairs  # before hours of training
-    trained = contaminate(assembly)
-    evaluated = evaluate(assembly, benchmark, trained, notes)
+    plans = contaminate(assembly)
+    evaluated = evaluate(assembly, benchmark, plans, notes)
     return replace(evaluated, reports=[*reports, *evaluated.reports])
 
 

@@ -49,24 +49,24 @@ def named_model(model: str, args: str = "", base_url: str = "") -> NamedModel:
     >>> named_model("vllm", "base_url=http://localhost:8000/v1,model=llava").base_url
     'http://localhost:8000/v1'
     """
-    given = _parsed(args)
-    kind, colon, rest = model.partition(":")
+    arguments = _parsed(args)
+    kind, colon, name_after_colon = model.partition(":")
     if kind == "hf" and colon:
-        return NamedModel(rest, base_url, _settings(given, args))
-    if model in _SERVED and (given or base_url):
-        url = given.pop("base_url", base_url)
-        name = _first(given, _SERVED_NAMES)
+        return NamedModel(name_after_colon, base_url, _settings(arguments, args))
+    if model in _SERVED and (arguments or base_url):
+        url = arguments.pop("base_url", base_url)
+        name = _first(arguments, _SERVED_NAMES)
         if not url or not name:
             raise ConfigError(f"--model {model} needs --model-args base_url=URL,model=NAME")
-        return NamedModel(name, url.removesuffix("/chat/completions"), _settings(given, args))
-    if model in (*_SERVED, *_LOCAL) and not given and not Path(model).exists():
-        needed = "pretrained=ID_OR_FOLDER" if model in _LOCAL else "base_url=URL,model=NAME"
-        raise ConfigError(f"--model {model} needs --model-args {needed}")
-    if model in _LOCAL and given:
-        if not (name := _first(given, _LOCAL_NAMES)):
+        return NamedModel(name, url.removesuffix("/chat/completions"), _settings(arguments, args))
+    if model in (*_SERVED, *_LOCAL) and not arguments and not Path(model).exists():
+        example = "pretrained=ID_OR_FOLDER" if model in _LOCAL else "base_url=URL,model=NAME"
+        raise ConfigError(f"--model {model} needs --model-args {example}")
+    if model in _LOCAL and arguments:
+        if not (name := _first(arguments, _LOCAL_NAMES)):
             raise ConfigError(f"--model {model} needs --model-args pretrained=ID_OR_FOLDER")
-        return NamedModel(name, base_url, _settings(given, args))
-    return NamedModel(model, given.pop("base_url", base_url), _settings(given, args))
+        return NamedModel(name, base_url, _settings(arguments, args))
+    return NamedModel(model, arguments.pop("base_url", base_url), _settings(arguments, args))
 
 
 def _parsed(args: str) -> dict[str, str]:
@@ -76,22 +76,22 @@ def _parsed(args: str) -> dict[str, str]:
     return dict(part.split("=", 1) for part in parts)
 
 
-def _first(given: dict[str, str], names: tuple[str, ...]) -> str:
+def _first(arguments: dict[str, str], names: tuple[str, ...]) -> str:
     """Take the first of ``names`` that is given; empty if none is."""
-    return next((given.pop(name) for name in names if name in given), "")
+    return next((arguments.pop(name) for name in names if name in arguments), "")
 
 
-def _settings(given: Mapping[str, str], args: str) -> dict[str, Any]:
-    if unknown := sorted(set(given) - {*_SETTINGS}):
+def _settings(arguments: Mapping[str, str], args: str) -> dict[str, Any]:
+    if unknown := sorted(set(arguments) - {*_SETTINGS}):
         raise ConfigError(
             f"--model-args {args}: {unknown[0]!r} is not known; there are base_url, model,"
             f" pretrained, {', '.join(_SETTINGS)}"
         )
-    for name, value in given.items():
+    for name, value in arguments.items():
         if (allowed := _SETTINGS[name]) and value not in allowed:
             raise ConfigError(f"--model-args {name}={value}: it may be {', '.join(allowed)}")
-    settings: dict[str, Any] = dict(given)
-    if (size := given.get("batch_size")) is not None:
+    settings: dict[str, Any] = dict(arguments)
+    if (size := arguments.get("batch_size")) is not None:
         if not (size.isascii() and size.isdigit() and int(size) > 0):
             raise ConfigError(f"--model-args batch_size={size}: give a whole number above 0")
         settings["batch_size"] = int(size)

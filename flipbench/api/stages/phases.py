@@ -81,9 +81,9 @@ def memory_plan(config: Config, items: Sequence[Item]) -> list[str]:
     ]
     if not needs:
         return []
-    known = [need.peak or need.weights for _, need in needs]
-    most = max(n or 0 for n in known)
-    upper = "" if None in known else f": at most {size_text(most)}"
+    sizes = [need.peak or need.weights for _, need in needs]
+    largest = max(n or 0 for n in sizes)
+    upper = "" if None in sizes else f": at most {size_text(largest)}"
     is_lower = any(need.peak is None for _, need in needs)
     note = " (activations that are not known come on top)" if is_lower else ""
     lines = [line for phase, need in needs for line in need.lines(phase)]
@@ -113,8 +113,8 @@ def _need(part: PartSettings | ModelConfig, config: Config, items: Sequence[Item
     n_at_once = config.filter.batch_size if _judges(part) else config.generate.batch_size
     if isinstance(part, LocalSpec) and part.chat.temperature:
         n_at_once = 1  # each is sampled apart
-    asked = sorted(_questions(part, items), key=lambda q: q.size, reverse=True)
-    return _answering(spec, asked, n_at_once)
+    questions = sorted(_questions(part, items), key=lambda q: q.size, reverse=True)
+    return _answering(spec, questions, n_at_once)
 
 
 def _judges(part: PartSettings | ModelConfig) -> bool:
@@ -135,42 +135,44 @@ def _questions(part: PartSettings | ModelConfig, items: Sequence[Item]) -> list[
 
 
 def _answering(model: ModelConfig, questions: Sequence[Question], n_at_once: int) -> Need:
-    asked = questions[:n_at_once]
-    what = f"{model.path}, {model.dtype}" + (", less in 4 bits" if model.quantization else "")
+    batch = questions[:n_at_once]
+    name = f"{model.path}, {model.dtype}" + (", less in 4 bits" if model.quantization else "")
     counts = n_weights(model.path, model.revision)
     weights = BYTES[model.dtype] * counts[""] if counts and "" in counts else None
-    if not asked:
-        return Need(what, weights)
+    if not batch:
+        return Need(name, weights)
     from flipbench.api.stages.answering import Answering  # imports model libraries
 
     middle = questions[len(questions) // 2]
-    shown = (*asked, middle)
-    blank = {ref: Image.new("RGB", (ref.width, ref.height)) for q in shown for ref in q.images}
-    n_tokens = max(q.max_tokens for q in asked)
+    questions_shown = (*batch, middle)
+    blank = {
+        ref: Image.new("RGB", (ref.width, ref.height)) for q in questions_shown for ref in q.images
+    }
+    n_tokens = max(q.max_tokens for q in batch)
     try:
         answering = Answering.of(model)
     except PrerequisiteError as error:
-        return Need(f"{what}; {error}", weights)
-    pictures = [[blank[ref] for ref in q.images] for q in shown]
-    weights, on_top = answering.memory([q.text for q in asked], pictures[:-1], n_tokens)
+        return Need(f"{name}; {error}", weights)
+    pictures = [[blank[ref] for ref in q.images] for q in questions_shown]
+    weights, on_top = answering.memory([q.text for q in batch], pictures[:-1], n_tokens)
     seconds = answering.seconds(middle.text, pictures[-1], n_tokens) * len(questions)
     replies = f"replies of {n_tokens} token{'s' * (n_tokens > 1)}"
-    about = f"{len(asked)} at a time, {_size(asked[0].images)}, {replies}"
+    about = f"{len(batch)} at a time, {_size(batch[0].images)}, {replies}"
     about += f", at most about {time_text(seconds)} for all {len(questions):,}"
-    return Need(what, weights, weights + on_top, about)
+    return Need(name, weights, weights + on_top, about)
 
 
 def _drawing(spec: PipelineSpec, items: Sequence[Item]) -> Need:
     """Return what an editor takes; by phase for Flux with a ControlNet."""
-    what = f"{spec.pipeline}, {spec.dtype}"
+    name = f"{spec.pipeline}, {spec.dtype}"
     weights = spec.memory()
     if not isinstance(spec, FluxEditorSpec):
-        return Need(what, weights)
+        return Need(name, weights)
     try:
         size = _largest(spec, items, spec.shape().factor)
         phases = spec.phases(size)
     except PrerequisiteError as error:
-        return Need(f"{what}; {error}", weights)
+        return Need(f"{name}; {error}", weights)
     speed = measured_speed(spec.dtype) * SHARE_OF_PEAK
     details = [
         f"{p.name}: {size_text(p.memory)}, {p.flops / 1e12:,.3g} TFLOP an image, about"
@@ -183,7 +185,7 @@ def _drawing(spec: PipelineSpec, items: Sequence[Item]) -> Need:
     about = f"{spec.batch_size} at a time, {size[0]} x {size[1]} pixels, about {hours} for"
     about += f" {n_images:,} of that size"
     resident = max(phase.weights for phase in phases)
-    return Need(what, weights or resident, peak, about, tuple(details))
+    return Need(name, weights or resident, peak, about, tuple(details))
 
 
 def _largest(spec: PipelineSpec, items: Sequence[Item], factor: int) -> tuple[int, int]:

@@ -42,9 +42,9 @@ def compare_raters_of(assembly: Assembly, reference: str) -> tuple[str, Path]:
     candidates = filtered_in(run)
     if not candidates:
         raise DataError(f"{run.path / FOLDER}: nothing was filtered yet; run 'flipbench filter'")
-    kept = {pair.original.id for pair in benchmark.pairs}
+    kept_ids = {pair.original.id for pair in benchmark.pairs}
     decisions: dict[str, Decision] = {
-        c.edit.id: "keep" if c.item.id in kept else "reject" for c in candidates if c.edit
+        c.edit.id: "keep" if c.item.id in kept_ids else "reject" for c in candidates if c.edit
     }
     ratings = _ratings(assembly, candidates)
     ratings = ratings.add("policy", decisions, _policy_without(assembly, candidates, ratings))
@@ -61,7 +61,7 @@ def _policy_without(
     verdicts = [v for v in assembly.run.read(Verdict) if v.rater in ratings.decisions]
     judges = [rater for rater, kind in ratings.kinds.items() if kind in ("judge", "oracle")]
     rules = {rule.name: rule.slug for rule in build_rules(policy.rules, candidates)}
-    decided = {}
+    decisions_without = {}
     for left_out in ratings.decisions:
         absent = (
             {left_out}
@@ -74,12 +74,12 @@ def _policy_without(
             {name: slug for name, slug in rules.items() if name not in absent},
         )
         rulings = [decide(c, index, policy, raters) for c in candidates if c.edit]
-        decided[left_out] = {
+        decisions_without[left_out] = {
             ruling.candidate.edit.id: ruling.decision
             for ruling in rulings
             if ruling.candidate.edit and ruling.decision and ruling.decided_by
         }
-    return decided
+    return decisions_without
 
 
 def report_tables(
@@ -99,15 +99,15 @@ def report_tables(
     """
     run, seed = assembly.run, assembly.config.seed
     candidates = filtered_in(run)
-    items, kept = [c.item for c in candidates], {pair.original.id for pair in benchmark.pairs}
-    if not kept <= {item.id for item in items}:
+    items, kept_ids = [c.item for c in candidates], {pair.original.id for pair in benchmark.pairs}
+    if not kept_ids <= {item.id for item in items}:
         return [], []
     raters = rater_table(_ratings(assembly, candidates), seed=seed)
     rater_tables = [raters] if raters else []
-    if len(kept) == len(items):
+    if len(kept_ids) == len(items):
         return rater_tables, []
     outcomes = _outcomes(run, items, models, assembly.config.evaluate.prompt)
-    comparison = compare_kept(items, kept, outcomes, seed=seed)
+    comparison = compare_kept(items, kept_ids, outcomes, seed=seed)
     return rater_tables, representativeness_tables(comparison)
 
 
@@ -120,11 +120,11 @@ def dropped_probes(assembly: Assembly, benchmark: PairedBenchmark) -> list[Probe
     if settings.originals == "kept" or assembly.has_pairs:
         return []
     items = [candidate.item for candidate in filtered_in(assembly.run)]
-    kept = {pair.original.id for pair in benchmark.pairs}
-    if not kept <= {item.id for item in items}:
+    kept_ids = {pair.original.id for pair in benchmark.pairs}
+    if not kept_ids <= {item.id for item in items}:
         return []
-    dropped = (item for item in items if item.id not in kept and item.options is not None)
-    return [settings.prompt.probe(item, "original") for item in dropped]
+    dropped_items = (item for item in items if item.id not in kept_ids and item.options is not None)
+    return [settings.prompt.probe(item, "original") for item in dropped_items]
 
 
 def _ratings(assembly: Assembly, candidates: list[Candidate]) -> Ratings:
@@ -139,13 +139,13 @@ def _outcomes(
     prompt_settings: PromptSettings,
 ) -> dict[str, Outcomes]:
     """Return right or wrong by model and item, for models that were asked."""
-    asked = [item for item in items if item.options is not None and item.answer is not None]
-    probes = [prompt_settings.probe(item, "original") for item in asked]
-    gold = [int(item.answer) for item in asked if item.answer is not None]
+    closed_items = [item for item in items if item.options is not None and item.answer is not None]
+    probes = [prompt_settings.probe(item, "original") for item in closed_items]
+    gold = [int(item.answer) for item in closed_items if item.answer is not None]
     by_model: dict[str, Outcomes] = {}
     for fingerprint, name in models.items():
-        right = answers_of(name, fingerprint, run).outcomes(probes, gold)
-        outcomes = {item.id: r for item, r in zip(asked, right, strict=True)}
-        if any(r is not None for r in right):
+        outcomes_in_order = answers_of(name, fingerprint, run).outcomes(probes, gold)
+        outcomes = {item.id: r for item, r in zip(closed_items, outcomes_in_order, strict=True)}
+        if any(r is not None for r in outcomes_in_order):
             by_model[name] = outcomes
     return by_model

@@ -81,25 +81,25 @@ def judge_reasoning(
     ``steps-to-rate.csv`` holds the steps for people to rate; with such a file, filled in, as
     ``people``, the tables include their agreement with the judge.
     """
-    read = read_cases(cases)[:limit]
+    listed_cases = read_cases(cases)[:limit]
     with Run(out) as run:
         chat = build_chat(judge, backend_context(run, 0))
         judging = ReasoningJudge(chat, run, n_attempts=n_attempts, progress=progress,
                                  batch_size=None if judge.batch else 16)  # fmt: skip
-        judged = judging(read)
-    tables = reasoning_tables(judged, chat.name)
+        judged_cases = judging(listed_cases)
+    tables = reasoning_tables(judged_cases, chat.name)
     if people is not None:
-        tables.append(agreement_table(judged, people, chat.name))
-    rows = verdict_rows(judged)
+        tables.append(agreement_table(judged_cases, people, chat.name))
+    rows = verdict_rows(judged_cases)
     write_atomically(out / "verdicts.csv", records_csv(rows))
-    write_atomically(out / TO_RATE, records_csv(step_rows(judged)))
+    write_atomically(out / TO_RATE, records_csv(step_rows(judged_cases)))
     page = write_tables(tables, out, PAGE, "Reasoning")
-    _, critical, n_left_out = with_wrong_steps(judged, "right")
+    _, critical, n_left_out = with_wrong_steps(judged_cases, "right")
     sentence = (
         f"Right answers with a wrong critical step, in percent: {rate_cell(critical).plain()};"
         f" {n_left_out} left out, as a verdict is missing. Tables: {page}"
     )
-    return ReasoningResult(sentence, page, judging.reports, rows, judged)
+    return ReasoningResult(sentence, page, judging.reports, rows, judged_cases)
 
 
 def hint_ablation(assembly: Assembly) -> ReasoningResult:
@@ -140,15 +140,15 @@ def plan_hints(assembly: Assembly) -> list[str]:
     """Return how much each model would be asked, for ``--dry-run``."""
     hinted, left_out = _hinted(assembly)
     lines = [f"would leave out {n} items {reason}" for reason, n in left_out.items()]
-    asked = []
+    questions = []
     for model in assembly.grid(dry_run=True):
         probes, lacking = probes_for_model(hinted, model.can)
         lines.append(f"{model.model.name}: {len(probes):,} questions about {len(hinted):,} items")
-        lines += [f"  not {variant}: it {why}" for variant, why in lacking.items()]
+        lines += [f"  not {variant}: it {reason}" for variant, reason in lacking.items()]
         if model.weights is not None:
-            asked.append((model.weights, 1, probes))
+            questions.append((model.weights, 1, probes))
     plug_ins = [name for name, model in assembly.config.models.items() if model.python]
-    return [*lines, *answering_time(asked), *not_built(plug_ins)]
+    return [*lines, *answering_time(questions), *not_built(plug_ins)]
 
 
 def _hinted(assembly: Assembly) -> tuple[list[HintedItem], dict[str, int]]:
@@ -161,12 +161,15 @@ def _hinted(assembly: Assembly) -> tuple[list[HintedItem], dict[str, int]]:
 def cost_of_judging(cases: Path, judge: AnswerJudgeConfig, limit: int | None = None) -> list[str]:
     """Return what judging costs, without retries; steps are taken to be as long as rationales."""
     by_prompt: dict[str, list[Question]] = defaultdict(list)
-    read = read_cases(cases)[:limit]
-    for case in read:
+    listed_cases = read_cases(cases)[:limit]
+    for case in listed_cases:
         for question in _questions(case):
             by_prompt[question.prompt.name].append(question)
-    n_empty = sum(not case.rationale and not case.case_discussion for case in read)
-    lines, probes = [f"{len(read):,} cases, {n_empty:,} without rationale or discussion"], []
+    n_empty = sum(not case.rationale and not case.case_discussion for case in listed_cases)
+    lines, probes = (
+        [f"{len(listed_cases):,} cases, {n_empty:,} without rationale or discussion"],
+        [],
+    )
     for name, questions in by_prompt.items():
         requests, n_tokens = [q.request for q in questions], _TYPICAL_TOKENS.get(name, 300)
         if judge.chat is None:
@@ -208,23 +211,23 @@ def _questions(case: Case) -> list[Question]:
     return questions
 
 
-def agreement_table(judged: Sequence[JudgedCase], people: Path, judge: str) -> Table:
+def agreement_table(judged_cases: Sequence[JudgedCase], people: Path, judge: str) -> Table:
     """Return the agreement of the judge with each person, and of people with each other."""
-    ratings: dict[str, Decisions] = dict(_read_people(people, judged))
+    ratings: dict[str, Decisions] = dict(_read_people(people, judged_cases))
     keys = {
-        (one.case.key, number): verdict
-        for one in judged
-        for number, verdict in one.verdicts.items()
+        (case.case.key, number): verdict
+        for case in judged_cases
+        for number, verdict in case.verdicts.items()
     }
     ratings[judge] = {
         _step_id(*key): _TRUTH[str(verdict.factual).lower()] for key, verdict in keys.items()
     }
-    clusters = {_step_id(one.case.key, n): one.case.key
-                for one in judged for n in range(1, len(one.steps) + 1)}  # fmt: skip
+    clusters = {_step_id(case.case.key, n): case.case.key
+                for case in judged_cases for n in range(1, len(case.steps) + 1)}  # fmt: skip
     persons = [name for name in ratings if name != judge]
     pairs = [(judge, person) for person in persons]
     pairs += [(a, b) for i, a in enumerate(persons) for b in persons[i + 1 :]]
-    found = [agreement(a, b, ratings, clusters=clusters) for a, b in pairs]
+    agreements = [agreement(a, b, ratings, clusters=clusters) for a, b in pairs]
     return Table(
         "reasoning_agreement",
         "Raters of the same steps, factual or not. Agreement with Wilson interval; kappa and AC1"
@@ -232,43 +235,45 @@ def agreement_table(judged: Sequence[JudgedCase], people: Path, judge: str) -> T
         " are left out.",
         "Raters",
         tuple(map(Column, ("n", "Agreement", "Kappa", "AC1", "MCC", "By one only"))),
-        (("", tuple(map(_agreement_row, found))),),
+        (("", tuple(map(_agreement_row, agreements))),),
     )
 
 
-def _agreement_row(found: Agreement) -> Row:
-    estimates = (estimate_cell(e.value, e.interval) for e in (found.kappa, found.ac1))
-    correlation = estimate_cell(matthews(found.counts), None)
-    cells = (Cell(str(found.n)), Cell(formats.rate(found.raw)), *estimates, correlation)
-    return Row(f"{found.first}, {found.second}", (*cells, Cell(str(found.n_one_only))))
+def _agreement_row(result: Agreement) -> Row:
+    estimates = (estimate_cell(e.value, e.interval) for e in (result.kappa, result.ac1))
+    correlation = estimate_cell(matthews(result.counts), None)
+    cells = (Cell(str(result.n)), Cell(formats.rate(result.raw)), *estimates, correlation)
+    return Row(f"{result.first}, {result.second}", (*cells, Cell(str(result.n_one_only))))
 
 
 def _step_id(case: str, number: int) -> str:
     return f"{case} step {number}"
 
 
-def _read_people(path: Path, judged: Sequence[JudgedCase]) -> dict[str, dict[str, Decision]]:
-    steps = {(one.case.id, one.case.model): one for one in judged}
+def _read_people(path: Path, judged_cases: Sequence[JudgedCase]) -> dict[str, dict[str, Decision]]:
+    steps = {(one.case.id, one.case.model): one for one in judged_cases}
     ratings: dict[str, dict[str, Decision]] = defaultdict(dict)
     header, rows = numbered_rows(path)
-    missing = sorted({"case", "model", "step", "text", "person", "factual"} - set(header))
-    if missing:
-        raise DataError(f"{path}: the columns {', '.join(missing)} of {TO_RATE} are missing")
+    missing_columns = sorted({"case", "model", "step", "text", "person", "factual"} - set(header))
+    if missing_columns:
+        raise DataError(
+            f"{path}: the columns {', '.join(missing_columns)} of {TO_RATE} are missing"
+        )
     for line, row in rows:
-        where, said = f"{path.name}, line {line}", row["factual"].strip().lower()
-        if not said:
+        place, answer = f"{path.name}, line {line}", row["factual"].strip().lower()
+        if not answer:
             continue
-        if said not in _TRUTH:
-            raise DataError(f"{where}: factual is {row['factual']!r}, not true or false")
+        if answer not in _TRUTH:
+            raise DataError(f"{place}: factual is {row['factual']!r}, not true or false")
         one = steps.get((row["case"], row["model"]))
         number = int(row["step"]) if row["step"].isdigit() else 0
         if one is None or not 0 < number <= len(one.steps) or one.steps[number - 1] != row["text"]:
             raise DataError(
-                f"{where}: case {row['case']!r} has no such step {row['step']}; rate the steps of"
+                f"{place}: case {row['case']!r} has no such step {row['step']}; rate the steps of"
                 f" {TO_RATE} as they are now"
             )
         person = row["person"].strip() or "person"
-        ratings[person][_step_id(one.case.key, number)] = _TRUTH[said]
+        ratings[person][_step_id(one.case.key, number)] = _TRUTH[answer]
     if not ratings:
         raise DataError(f"{path}: nobody has rated a step; fill in factual with true or false")
     return dict(ratings)

@@ -173,7 +173,7 @@ class EvaluationResult(display.Result):
     def __str__(self) -> str:
         detectors = {score.detector for score in self.scores}
         counts = {"model": self.models, "detector": detectors, "score": self.scores}
-        words = [f"{len(n):,} {what}{'' if len(n) == 1 else 's'}" for what, n in counts.items()]
+        words = [f"{len(n):,} {noun}{'' if len(n) == 1 else 's'}" for noun, n in counts.items()]
         return f"{', '.join(words)}; report: {self.page}"
 
     def _repr_html_(self) -> str:

@@ -61,13 +61,13 @@ class TrainingData:
 
     def _regime(self, name: str, write: bool) -> RegimeData:
         data, seed = self.configs[name], self.seed
-        other = data.benchmark
-        own: Sequence[Item] = self.items() if other is None else self._other(other)
-        members, held_out = split_members(own, data.fraction, seed)
+        source = data.benchmark
+        items: Sequence[Item] = self.items() if source is None else self._other(source)
+        members, held_out = split_members(items, data.fraction, seed)
         if data.mixture:
-            others = {k: self._other(part.benchmark) for k, part in data.mixture.items()}
+            mixed_in = {k: self._other(part.benchmark) for k, part in data.mixture.items()}
             shares = {k: part.share for k, part in data.mixture.items() if part.share is not None}
-            members = mixture(members, others, shares, seed)
+            members = mixture(members, mixed_in, shares, seed)
         ids = {item.id for item in self.originals()}
         control = ids.isdisjoint(item.id for item in members)
         regime = RegimeData(name, data, members, held_out, control=control)
@@ -126,26 +126,26 @@ class TrainingData:
             return shapes_vqa(
                 self.run.images, spec.n_items, Edition(spec.seed, spec.level, spec.per_picture)
             )
-        loaded = load_benchmark(spec, self.run.images)
-        if loaded.problems:
-            log.warning("%s", loaded.summary())
-        return loaded.items
+        benchmark = load_benchmark(spec, self.run.images)
+        if benchmark.problems:
+            log.warning("%s", benchmark.summary())
+        return benchmark.items
 
     def to_write(self, regimes: Iterable[RegimeData]) -> list[str]:
         """Return the requests that chat models have yet to answer, and their cost."""
         lines = []
-        written = self.run.ids(Wording)
-        counted: set[str] = set()  # regimes may share wordings
+        wording_ids = self.run.ids(Wording)
+        counted_ids: set[str] = set()  # regimes may share wordings
         for regime in regimes:
             config, writer = regime.config.rewrite, self.writers.get(regime.name)
             if config is None or not isinstance(writer, ChatWriter):
                 continue
             stage = WordingStage(writer, config.language)
-            needed = {stage.id_of(item): item for item in regime.items}
-            if needed.keys() <= written:
+            item_by_id = {stage.id_of(item): item for item in regime.items}
+            if item_by_id.keys() <= wording_ids:
                 continue
-            items = [item for i, item in needed.items() if i not in written | counted]
-            counted |= needed.keys()
+            items = [item for i, item in item_by_id.items() if i not in wording_ids | counted_ids]
+            counted_ids |= item_by_id.keys()
             text = (
                 f"{regime.name}: {len(items):,} questions are put in other words first; until then"
                 " its plans have other ids"
