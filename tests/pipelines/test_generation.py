@@ -210,7 +210,7 @@ def test_a_user_gives_new_answers(
 
     answers.write_text("name,new_answer\nnobody,A\n")
     status, _, err = flipbench("generate", *tiny, given)
-    assert status == 2 and "answers.csv:2" in err and "nobody" in err
+    assert status == 2 and "answers.csv, line 2" in err and "nobody" in err
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ class Nameless:
         ("generate.editor={kind: pyton}", "did you mean 'python'?"),
         (
             "generate.editor={target: x}",
-            "kind is missing; choose api, controlnet, diffusers, flux-controlnet",
+            "kind is missing; choose api, controlnet, diffusers",
         ),
         ("models.guesser.dtype=bfloat16", "dtype applies to checkpoints only"),
         ("models.guesser.path=x", "give exactly one of path, api and python"),
