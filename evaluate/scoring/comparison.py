@@ -7,40 +7,52 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
-from typing import Any
+from typing import Any, cast
+
+import numpy as np
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Item, JsonDict, Probe, ReferenceResult, Score
+from flipbench.core.records import (
+    Count,
+    Item,
+    JsonDict,
+    Mean,
+    PairedCounts,
+    Probe,
+    ReferenceResult,
+    Score,
+)
 from flipbench.prompting.prompts import PromptSettings
 
 from ..protocol import rules
 from ..protocol.detector import About, Answers, cached_per_benchmark
 from ..protocol.rules import Bands, Direction, Verdict
-from ..statistics.paired import GapDifference, gap_difference
+from ..statistics.paired import (
+    GapDifference,
+    MeanOutcome,
+    Outcome,
+    PairedOutcome,
+    gap_difference,
+    mean_comparison,
+    paired_comparison,
+)
 from .conditions import (
-    Comparison,
     Condition,
+    Mask,
     Query,
     QueryPair,
     Settings,
     cache_recent,
     cluster_of,
+    dropped_note,
     left_out_note,
     probes_of,
 )
-from .scores import (
-    PairedResult,
-    complete_outcomes,
-    no_reference_warning,
-    one_sided_p,
-    paired_result,
-    score_of,
-    tallies,
-)
+from .scores import make_score, no_reference_warning
 
 __all__ = [
     "Comparison",
@@ -61,6 +73,188 @@ __all__ = [
     "two_conditions",
     "with_leakage",
 ]
+
+PairedResult = PairedOutcome | MeanOutcome
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A model in two conditions (N items each), optionally with a reference model in the same two.
+
+    Attributes
+    ----------
+    items : sequence of Item, shape (N,)
+        The original items compared; ``n_left_out`` others cannot be asked about.
+    first, second : Condition or None
+        The statistic is accuracy in ``second`` - accuracy in ``first``; ``first`` is None if it
+        would be that of a missing reference model.
+    reference : (Condition, Condition) or None
+        The reference model's two conditions, for rules that compare gaps.
+    against_clean : bool
+        Whether ``first`` is the reference model's condition, not one of the model's own.
+    direction : {"falls", "rises"}
+        How a contaminated model's statistic moves.
+    unit : str
+        Of the outcomes and the statistic; "fraction" for accuracies.
+    notes, details
+        Warnings and details of every score.
+    reason : str
+        Why no item can be compared, in a few words; empty otherwise.
+    clusters : sequence of str, shape (N,)
+        What each item shares with others; by default `cluster_of` each.
+    """
+
+    detector: str
+    benchmark: PairedBenchmark
+    answers: Answers
+    items: Sequence[Item]
+    first: Condition | None
+    second: Condition
+    direction: Direction = "falls"
+    unit: str = "fraction"
+    reference_answers: Answers | None = None
+    reference: tuple[Condition, Condition] | None = None
+    against_clean: bool = False
+    n_left_out: int = 0
+    notes: tuple[str, ...] = ()
+    reason: str = ""
+    details: JsonDict = field(default_factory=dict)
+    settings: Settings = field(default_factory=Settings)
+    clusters: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Find the clusters."""
+        if not self.clusters:
+            object.__setattr__(self, "clusters", [cluster_of(item) for item in self.items])
+
+    def paired(self, also: Sequence[Condition] = ()) -> PairedResult:
+        """Compare the two conditions, on the items with an outcome in the conditions ``also``."""
+        assert self.first is not None
+        baseline, variant, settings = self.first, self.second, self.settings
+        if also:
+            is_kept = has_all_outcomes((baseline, *also))
+            outcomes = [
+                v if keep else None for v, keep in zip(baseline.outcomes, is_kept, strict=True)
+            ]
+            baseline = replace(baseline, outcomes=outcomes)
+        if baseline.right_or_wrong and variant.right_or_wrong:
+            return paired_comparison(
+                cast(Sequence[Outcome], baseline.outcomes),
+                cast(Sequence[Outcome], variant.outcomes),
+                clusters=self.clusters,
+            )
+        return mean_comparison(
+            baseline.outcomes,
+            variant.outcomes,
+            generator(settings.seed, self.answers.model, "bootstrap"),
+            rises=self.direction == "rises",
+            clusters=self.clusters,
+            n_bootstrap=settings.n_bootstrap,
+            n_permutations=settings.n_permutations,
+        )
+
+    def one_sided_p(self, outcome: PairedResult) -> float:
+        """Return the p-value against "the gap does not move as a contaminated model's does"."""
+        if isinstance(outcome, MeanOutcome):
+            return outcome.p_one_sided
+        return outcome.p_drop if self.direction == "falls" else outcome.p_rise
+
+    def score(
+        self,
+        rule: str,
+        outcome: PairedResult | None,
+        verdict: Verdict,
+        refusal: str | None = None,
+        *,
+        p_value: float | None = None,
+        tuned_threshold: bool = False,
+        details: JsonDict | None = None,
+        reference: ReferenceResult | None = None,
+    ) -> Score:
+        """Return a score whose statistic is the gap; "inconclusive" if a verdict has to be refused.
+
+        Parameters
+        ----------
+        p_value : float, optional
+            By default that of the paired test.
+        reference : ReferenceResult, optional
+            The reference model's result, if the rule compares the gap with it.
+        """
+        conditions = [side for side in (self.first, self.second) if side is not None]
+        clean = self.reference if reference and self.reference else ()
+        refusals = [refusal, _unparsed_refusal(conditions)]
+        if clean_refusal := _unparsed_refusal(clean):
+            refusals.append(f"of the reference, {clean_refusal}")
+        if not self.items:
+            verdict = "not_applicable"
+            reason = f": {self.reason}" if self.reason else ""
+            refusals = [f"this detector cannot ask about any item of the benchmark{reason}"]
+        elif outcome is not None and outcome.n == 0:
+            refusals = ["no item has all the answers it needs; run the same command again to retry"]
+        reasons = [reason for reason in refusals if reason]
+        if reasons and verdict != "not_applicable":
+            verdict = "inconclusive"
+        sides = (*conditions, *clean)
+        columns = complete_outcomes(sides)
+        accuracies, means = tallies(conditions, columns)
+        fields: dict[str, Any] = {"statistic": None, "p_value": None}
+        counts, warnings = {"n_left_out": self.n_left_out, "n_unanswered": 0}, [*self.notes]
+        if outcome is not None:
+            counts["n_unanswered"] = outcome.n_dropped
+            warnings += self._cautions(outcome)
+            fields["interval"] = outcome.interval
+            if isinstance(outcome, MeanOutcome):
+                counts |= {"n_fell": outcome.n_fell, "n_rose": outcome.n_rose}
+            else:
+                n11, b, c, n00 = outcome.n11, outcome.b, outcome.c, outcome.n00
+                fields["paired"] = PairedCounts(n11=n11, b=b, c=c, n00=n00)
+            if outcome.n:
+                fields["statistic"] = outcome.gap
+                if p_value is None and verdict != "not_applicable":
+                    p_value = self.one_sided_p(outcome)
+                fields["p_value"] = p_value
+        return make_score(
+            self.detector,
+            self.benchmark,
+            self.answers,
+            rule,
+            self.settings,
+            reference_answers=self.reference_answers if reference or self.against_clean else None,
+            direction=self.direction,
+            unit=self.unit,
+            verdict=verdict,
+            reason=self.reason,
+            n=len(columns[0]),
+            n_dropped=self.n_left_out + counts["n_unanswered"],
+            accuracies=accuracies,
+            means=means,
+            unparsed={condition.name: condition.n_unparsed for condition in conditions},
+            reference=reference,
+            tuned_threshold=tuned_threshold,
+            details={**counts, **self.details, **(details or {})},
+            per_item={} if self.first is None else self._changes(sides),
+            warnings=[*warnings, *reasons],
+            **fields,
+        )
+
+    def _cautions(self, outcome: PairedResult) -> list[str]:
+        """Return the warnings that do not prevent a verdict."""
+        cautions = [*dropped_note(outcome.n_dropped, len(self.items))]
+        n_clusters = len(set(self.clusters))
+        if n_clusters < len(self.items):
+            cautions.append(
+                f"{len(self.items)} items share {n_clusters} images or groups: test and interval"
+                " treat each image or group, not each item, as independent"
+            )
+        return cautions
+
+    def _changes(self, sides: Sequence[Condition]) -> dict[str, float]:
+        """Return the second condition's outcome minus the first's, by the id of complete items."""
+        is_complete = has_all_outcomes(sides)
+        changes = (sides[1].values - sides[0].values)[is_complete].tolist()
+        ids = (item.id for item in compress(self.items, is_complete.tolist()))
+        return dict(zip(ids, changes, strict=True))
+
 
 Rule = Callable[[Comparison], Score]
 
@@ -249,12 +443,12 @@ def compare(
 def gap_score(
     comparison: Comparison, rule: str, decide: Callable[[PairedResult], Verdict], **fields: Any
 ) -> Score:
-    """Return the score of a custom rule about the gap; ``fields`` are those of `score_of`."""
+    """Return the score of a custom rule; ``fields`` are those of `Comparison.score`."""
     if comparison.first is None:
         return no_reference_score(comparison, rule)
-    outcome = paired_result(comparison)
+    outcome = comparison.paired()
     verdict = decide(outcome) if outcome.n else "not_detected"
-    return score_of(comparison, rule, outcome, verdict, **fields)
+    return comparison.score(rule, outcome, verdict, **fields)
 
 
 def threshold_score(comparison: Comparison, rule: str) -> Score:
@@ -295,10 +489,10 @@ def mcnemar_score(comparison: Comparison, rule: str = "mcnemar") -> Score:
     """
     if comparison.first is None:
         return no_reference_score(comparison, rule)
-    outcome, alpha = paired_result(comparison), comparison.settings.alpha
-    verdict = rules.significant(one_sided_p(comparison, outcome), alpha)
+    outcome, alpha = comparison.paired(), comparison.settings.alpha
+    verdict = rules.significant(comparison.one_sided_p(outcome), alpha)
     refusal = rules.too_few_warning(outcome.n_independent, alpha)
-    return score_of(comparison, rule, outcome, verdict, refusal)
+    return comparison.score(rule, outcome, verdict, refusal)
 
 
 def if_equally_hard(rule: Rule) -> Rule:
@@ -329,7 +523,7 @@ def below_reference_score(comparison: Comparison, rule: str) -> Score:
         return no_reference_score(comparison, rule, keep_statistic=True)
     outcome, between, fields = _against_reference(comparison)
     verdict = rules.beyond(between.gap, between.reference_gap, comparison.direction)
-    return score_of(comparison, rule, outcome, verdict, **fields)
+    return comparison.score(rule, outcome, verdict, **fields)
 
 
 def relative_score(comparison: Comparison, rule: str = "relative") -> Score:
@@ -343,7 +537,7 @@ def relative_score(comparison: Comparison, rule: str = "relative") -> Score:
     alpha = comparison.settings.alpha
     verdict = rules.significant(between.p_below, alpha)
     refusal = rules.too_few_warning(between.n_independent, alpha)
-    score = score_of(comparison, rule, outcome, verdict, refusal, **fields)
+    score = comparison.score(rule, outcome, verdict, refusal, **fields)
     statistic = between.difference if between.n else None
     return score.model_copy(update={"statistic": statistic, "interval": between.interval})
 
@@ -391,7 +585,7 @@ def _against_reference(comparison: Comparison) -> tuple[PairedResult, GapDiffere
         for i, condition in enumerate(comparison.reference)
     }
     return (
-        paired_result(comparison, comparison.reference),
+        comparison.paired(comparison.reference),
         between,
         {
             "p_value": between.p_below,
@@ -404,7 +598,40 @@ def _against_reference(comparison: Comparison) -> tuple[PairedResult, GapDiffere
 def no_reference_score(comparison: Comparison, rule: str, *, keep_statistic: bool = False) -> Score:
     """Return "not_applicable"; ``keep_statistic`` if the statistic needs no reference."""
     notes = (*comparison.notes, no_reference_warning(rule, comparison.answers))
-    outcome = None if comparison.first is None else paired_result(comparison)
-    score = score_of(replace(comparison, notes=notes), rule, outcome, "not_applicable")
+    outcome = None if comparison.first is None else comparison.paired()
+    score = replace(comparison, notes=notes).score(rule, outcome, "not_applicable")
     changes = {} if keep_statistic else {"statistic": None, "interval": None}
     return score.model_copy(update={"lacks_reference": bool(comparison.items), **changes})
+
+
+def _unparsed_refusal(conditions: Sequence[Condition]) -> str | None:
+    return rules.unparsed_warning({c.name: (c.n_unparsed, c.n_replies) for c in conditions})
+
+
+def has_all_outcomes(sides: Sequence[Condition]) -> Mask:
+    """Return which items have an outcome in all conditions, shape (N,)."""
+    return np.array([side.answered for side in sides]).all(axis=0).astype(bool)
+
+
+def complete_outcomes(sides: Sequence[Condition]) -> list[list[float]]:
+    """Return each condition's outcomes of the items that have one in all of them."""
+    is_complete = has_all_outcomes(sides)
+    return [side.values[is_complete].tolist() for side in sides]
+
+
+def tallies(
+    conditions: Sequence[Condition], columns: Sequence[Sequence[float]]
+) -> tuple[dict[str, Count], dict[str, Mean]]:
+    """Return correct answers as k of n by condition, and means of outcomes that are not shares.
+
+    ``columns`` holds each condition's outcomes of the same n items.
+    """
+    accuracies, means, n = {}, {}, len(columns[0])
+    for condition, column in zip(conditions, columns, strict=False):
+        total = sum(column)
+        if condition.n_trials is None:
+            means[condition.name] = Mean(mean=total / n if n else None, n=n)
+        else:
+            k = round(total * condition.n_trials)
+            accuracies[condition.name] = Count(k=k, n=n * condition.n_trials)
+    return accuracies, means

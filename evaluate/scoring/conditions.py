@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from weakref import ref
 
@@ -11,12 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import ImageRef, Item, JsonDict, Probe, Response
+from flipbench.core.records import ImageRef, Item, Probe, Response
 from flipbench.prompting.prompts import PromptSettings
 
 from ..protocol import rules
 from ..protocol.detector import Answers
-from ..protocol.rules import Direction
 from ..statistics.paired import Value
 from ..statistics.resampling import Array
 
@@ -167,57 +166,6 @@ class Settings:
         """Refuse an impossible level."""
         if not 0 < self.alpha < 1:
             raise ValueError(f"alpha {self.alpha}: a test level must be in (0, 1)")
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """A model in two conditions (N items each), optionally with a reference model in the same two.
-
-    Attributes
-    ----------
-    items : sequence of Item, shape (N,)
-        The original items compared; ``n_left_out`` others cannot be asked about.
-    first, second : Condition or None
-        The statistic is accuracy in ``second`` - accuracy in ``first``; ``first`` is None if it
-        would be that of a missing reference model.
-    reference : (Condition, Condition) or None
-        The reference model's two conditions, for rules that compare gaps.
-    against_clean : bool
-        Whether ``first`` is the reference model's condition, not one of the model's own.
-    direction : {"falls", "rises"}
-        How a contaminated model's statistic moves.
-    unit : str
-        Of the outcomes and the statistic; "fraction" for accuracies.
-    notes, details
-        Warnings and details of every score.
-    reason : str
-        Why no item can be compared, in a few words; empty otherwise.
-    clusters : sequence of str, shape (N,)
-        What each item shares with others; by default `cluster_of` each.
-    """
-
-    detector: str
-    benchmark: PairedBenchmark
-    answers: Answers
-    items: Sequence[Item]
-    first: Condition | None
-    second: Condition
-    direction: Direction = "falls"
-    unit: str = "fraction"
-    reference_answers: Answers | None = None
-    reference: tuple[Condition, Condition] | None = None
-    against_clean: bool = False
-    n_left_out: int = 0
-    notes: tuple[str, ...] = ()
-    reason: str = ""
-    details: JsonDict = field(default_factory=dict)
-    settings: Settings = field(default_factory=Settings)
-    clusters: Sequence[str] = ()
-
-    def __post_init__(self) -> None:
-        """Find the clusters."""
-        if not self.clusters:
-            object.__setattr__(self, "clusters", [cluster_of(item) for item in self.items])
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,12 @@ from ...scoring.comparison import (
     Comparison,
     Contrast,
     Settings,
+    complete_outcomes,
     gap_score,
     mcnemar_score,
     two_conditions,
 )
 from ...scoring.conditions import Query, QueryPair, open_question
-from ...scoring.scores import complete_outcomes
 from ...scoring.text_match import continuation, fold, rouge_l
 from ...statistics.resampling import Array
 

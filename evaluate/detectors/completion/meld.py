@@ -24,6 +24,7 @@ from ...scoring.comparison import (
     ComparingDetector,
     Comparison,
     Contrast,
+    PairedResult,
     Settings,
     gap_score,
     mcnemar_score,
@@ -31,7 +32,6 @@ from ...scoring.comparison import (
     two_conditions,
 )
 from ...scoring.conditions import Query, QueryPair, open_question
-from ...scoring.scores import PairedResult
 from ...scoring.text_match import continuation, match_ratio, window_similarity
 from ...statistics.paired import PairedOutcome
 
