@@ -14,8 +14,8 @@ from flipbench.core.records import Score
 from flipbench.reporting.writers import frame_csv
 
 from ..protocol.grid import GridModel
-from ..validation.external import external_alarms, key_of
 from ..validation.requirements import success
+from ..validation.validation import external_alarms, key_of
 
 _MODEL_COLUMNS = ("family", "lineage", "strategy", "epoch", "dose")
 _FOR_TABLES = "id lineage column conditions scale decides reason k/n suspected".split()

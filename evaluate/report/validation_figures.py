@@ -34,8 +34,7 @@ from flipbench.reporting.figures import (
 from ..protocol.grid import GridModel
 from ..statistics.roc import Separation
 from ..validation.dose import rises
-from ..validation.external import key_of
-from ..validation.validation import Validation
+from ..validation.validation import Validation, key_of
 from .dose_figures import dose_axis
 from .titles import CAPTIONS, families, label, rule_title
 from .validation_tables import by_default_rule, title_among, two_decimals

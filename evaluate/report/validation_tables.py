@@ -34,8 +34,7 @@ from ..statistics.design_effect import ClusteredRate
 from ..statistics.paired import adjust_p_values
 from ..statistics.roc import OperatingPoint
 from ..validation.blind import N_FOLDS, blind_baseline
-from ..validation.family_wise import FamilyWise, family_wise
-from ..validation.validation import Validation
+from ..validation.validation import FamilyWise, Validation, family_wise
 from .titles import CAPTIONS, SUSPECTED, as_header, rule_title, title
 
 NOT_TESTABLE = "not testable here"

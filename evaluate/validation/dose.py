@@ -1,9 +1,9 @@
-"""How a detector's statistic depends on the dose: series, monotonicity, rank correlation."""
+"""How a detector's statistic depends on the dose: series, rank correlation, or not at all."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -17,6 +17,8 @@ from ..protocol.grid import UNTOUCHED, GridModel
 from ..statistics.resampling import N_PERMUTATIONS, permutation_p
 
 Cells = Sequence[tuple[GridModel, Score]]
+EDGE = 0.01
+"""Distance from 0 or 1 within which a share has no room to show anything."""
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,40 @@ def is_monotone(series: Series, up: bool, *, strict: bool = False) -> bool:
 
     With ``strict``, every step moves towards it.
     """
-    steps = [(after - before) * (1 if up else -1) for before, after in pairwise(series.values)]
+    steps = [(b - a) * (1 if up else -1) for a, b in pairwise(series.values)]
     return all(step > 0 if strict else step >= 0 for step in steps) and max(steps) > 0
+
+
+def untestable(scores: Sequence[Score]) -> str:
+    """Return why these models cannot test a statistic, in a few words; else "".
+
+    It is the same for all of them, or the shares it is made of are all at their floor (0) or all
+    at their ceiling (1).
+    """
+    values = [s.statistic for s in scores if s.statistic is not None and s.statistic == s.statistic]
+    if len(values) < 2:
+        return ""
+    same = f"{values[0]:.3g} for all models" if max(values) - min(values) <= 1e-9 else ""
+    shares = [share for score in scores for share in _shares(score)]
+    if same and all(share == values[0] for share in shares):
+        return same
+    if shares and 0 <= min(shares) <= max(shares) <= EDGE:
+        return f"at its floor: at most {100 * max(shares):.1f} % for all models"
+    if shares and 1 - EDGE <= min(shares) <= max(shares) <= 1:
+        return f"at its ceiling: at least {100 * min(shares):.1f} % for all models"
+    return same
+
+
+def _shares(score: Score) -> Iterable[float]:
+    """Return the shares behind a statistic: those of its conditions, or the statistic itself."""
+    if score.unit != "fraction" or score.statistic is None or math.isnan(score.statistic):
+        return ()
+    if score.accuracies:
+        return [count.k / count.n for count in score.accuracies.values() if count.n]
+    if score.reference is None or score.reference.statistic is None:
+        return [score.statistic]
+    clean = score.reference.statistic
+    return [clean, round(clean + score.statistic, 12)]
 
 
 def trend(
@@ -131,8 +165,8 @@ def trend(
 
 def _concordance(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the rising minus the falling pairs of each row, shape (B, n_doses) -> (B,)."""
-    first, second = np.triu_indices(values.shape[1], 1)
-    return np.asarray(np.sign(values[:, second] - values[:, first]).sum(axis=1))
+    lower, upper = np.triu_indices(values.shape[1], 1)
+    return np.asarray(np.sign(values[:, upper] - values[:, lower]).sum(axis=1))
 
 
 def _at_zero(benchmark: str, cluster: str, cells: Cells) -> list[float]:

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from flipbench.core.records import Score
 
 from ..protocol.grid import GridModel, Requirements
-from .dose import is_monotone, rises, series_of
-from .testable import untestable
+from .dose import is_monotone, rises, series_of, untestable
 
 
 def requirements(
@@ -68,8 +67,10 @@ def requirements(
     applied = [(m, s) for m, s in cells if s.verdict != "not_applicable"]
     contaminated = [(m, s) for m, s in applied if m.contaminated]
     misses = [label(m.name, s) for m, s in contaminated if s.verdict != "contaminated"]
-    scored = {model.fingerprint for model, _ in cells}
-    unscored = [m.name for m in grid if cells and m.contaminated and m.fingerprint not in scored]
+    with_score = {model.fingerprint for model, _ in cells}
+    unscored = [
+        m.name for m in grid if cells and m.contaminated and m.fingerprint not in with_score
+    ]
     misses += [f"{name} (no score)" for name in unscored]
     n_contaminated = len(contaminated) + len(unscored)
     clean = [(m, s) for m, s in applied if m.clean and not own_reference(s)]

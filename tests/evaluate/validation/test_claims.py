@@ -19,11 +19,9 @@ from flipbench.evaluate.report.validation_tables import (
     validation_frame,
     validation_table,
 )
-from flipbench.evaluate.validation.dose import Series, is_monotone
-from flipbench.evaluate.validation.family_wise import family_wise
+from flipbench.evaluate.validation.dose import Series, is_monotone, untestable
 from flipbench.evaluate.validation.requirements import requirements
-from flipbench.evaluate.validation.testable import untestable
-from flipbench.evaluate.validation.validation import validate
+from flipbench.evaluate.validation.validation import family_wise, validate
 from flipbench.reporting import writers
 
 GRID = [

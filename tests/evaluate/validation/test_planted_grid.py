@@ -27,9 +27,13 @@ from flipbench.evaluate.report.validation_tables import (
     validation_table,
 )
 from flipbench.evaluate.validation.dose import Series, trend
-from flipbench.evaluate.validation.external import ExternalAlarms, external_alarms
 from flipbench.evaluate.validation.requirements import requirements
-from flipbench.evaluate.validation.validation import Validation, validate
+from flipbench.evaluate.validation.validation import (
+    ExternalAlarms,
+    Validation,
+    external_alarms,
+    validate,
+)
 from flipbench.reporting import writers
 
 SEEDS = range(4)
