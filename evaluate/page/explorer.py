@@ -68,16 +68,16 @@ def make_explorer(
         packed_values = json.dumps(values) if any(v is not None for v in values) else ""
         number = series.setdefault(packed_values, len(series)) if packed_values else -1
         cells[cell_key(row["model"], row["detector"], row["column"])] = _cell(row, score, number)
-    ordered = [(m, models) for models in families(grid).values() for m in models]
+    models_in_order = [(m, models) for models in families(grid).values() for m in models]
     content = {
         "models": [
             {"name": m.name, "label": label(m, models), "family": m.family, "dose": m.dose}
-            for m, models in ordered
+            for m, models in models_in_order
         ],
         "items": [_item(pair) for pair in pairs],
         "cells": cells,
         "series": [json.loads(values) for values in series],
-        "replies": [_replies(model, pairs, replies or {}) for model, _ in ordered],
+        "replies": [_replies(model, pairs, replies or {}) for model, _ in models_in_order],
     }
     text = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
     packed = gzip.compress(text.encode(), 9, mtime=0)  # the same page from the same data
@@ -115,8 +115,8 @@ def _replies(
     model: GridModel, pairs: Sequence[Pair], replies: Replies
 ) -> list[list[list[Any] | None]] | None:
     """Return [choice, log-probabilities, text] of both replies to every pair; None if unknown."""
-    own = replies.get(model.fingerprint)
-    if own is None:
+    by_item = replies.get(model.fingerprint)
+    if by_item is None:
         return None
     nothing = (None, None)
     return [
@@ -124,7 +124,7 @@ def _replies(
             [r.choice, [round(x, 2) for x in r.option_log_probs], printable(r.text[:_TEXT])]
             if r
             else None
-            for r in own.get(pair.original.id, nothing)
+            for r in by_item.get(pair.original.id, nothing)
         ]
         for pair in pairs
     ]

@@ -88,7 +88,7 @@ def make_gallery(
     grid: Sequence[GridModel],
     scores: Sequence[Score],
     budget: int = BUDGET,
-    most: int | None = None,
+    max_pairs: int | None = None,
 ) -> Gallery:
     """Return the gallery of a benchmark, or of its ``most`` most suspicious pairs.
 
@@ -104,17 +104,17 @@ def make_gallery(
         image.resize(size, Image.Resampling.LANCZOS).save(buffer, "WEBP", quality=quality)
         return base64.b64encode(buffer.getvalue()).decode(), *size
 
-    scored = gap_scores(grid, scores)
+    gaps = gap_scores(grid, scores)
     suspicion = suspicions(benchmark, grid, scores)
-    ordered = sorted(
-        benchmark.pairs, key=lambda pair: -round(suspicion[pair.original.id].value, 9)
-    )[:most]  # stable: ties stay in release order
-    size, quality, n_shown = _fit(ordered, benchmark.images, make, budget)
+    pairs = sorted(benchmark.pairs, key=lambda pair: -round(suspicion[pair.original.id].value, 9))[
+        :max_pairs
+    ]  # stable: ties stay in release order
+    size, quality, n_shown = _fit(pairs, benchmark.images, make, budget)
     cards = tuple(
-        _card(pair, scored, _thumbnails(pair, benchmark.images, make, size, quality), suspicion)
-        for pair in ordered[:n_shown]
+        _card(pair, gaps, _thumbnails(pair, benchmark.images, make, size, quality), suspicion)
+        for pair in pairs[:n_shown]
     )
-    return Gallery(cards, len(ordered), size, quality)
+    return Gallery(cards, len(pairs), size, quality)
 
 
 def _fit(
@@ -150,26 +150,26 @@ def _thumbnails(
     ]
     control = pair.control
     controls = [control] if control and store.has(control) else []
-    others = [ref for at, ref in enumerate(pair.original.images) if at not in pair.changed]
+    unchanged = [ref for at, ref in enumerate(pair.original.images) if at not in pair.changed]
     small = (
         [
             Thumbnail(*make(ref, min(1.0, size / (2 * max(ref.width, ref.height))), quality), 0.5)
             for ref in refs
         ]
-        for refs in (controls, others)
+        for refs in (controls, unchanged)
     )
     return *sides, *small
 
 
 def _card(
     pair: Pair,
-    scored: list[tuple[GridModel, Score]],
+    gaps: list[tuple[GridModel, Score]],
     thumbnails: tuple[list[Thumbnail], ...],
     suspicion: dict[str, Suspicion],
 ) -> Card:
-    original, perturbed, control, others = thumbnails
-    fell, n_asked = _fallen(pair, scored, clean=False)
-    clean_fell, n_clean_asked = _fallen(pair, scored, clean=True)
+    original, perturbed, control, unchanged = thumbnails
+    fell, n_asked = _fallen(pair, gaps, clean=False)
+    clean_fell, n_clean_asked = _fallen(pair, gaps, clean=True)
     return Card(
         pair.original.name,
         pair.original.question,
@@ -180,8 +180,8 @@ def _card(
         original,
         perturbed,
         control[0] if control else None,
-        others,
-        _place(pair) if others else "",
+        unchanged,
+        _place(pair) if unchanged else "",
         tuple(fell),
         n_asked,
         len(clean_fell),
@@ -198,12 +198,12 @@ def _place(pair: Pair) -> str:
 
 
 def _fallen(
-    pair: Pair, scored: list[tuple[GridModel, Score]], *, clean: bool
+    pair: Pair, gaps: list[tuple[GridModel, Score]], *, clean: bool
 ) -> tuple[list[str], int]:
     """Return the models that went right → wrong on a pair, and how many answered it."""
     item = pair.original.id
-    answered = [(m, s.per_item[item]) for m, s in scored if m.clean == clean and item in s.per_item]
-    return [m.name for m, change in answered if change < 0], len(answered)
+    changes = [(m, s.per_item[item]) for m, s in gaps if m.clean == clean and item in s.per_item]
+    return [m.name for m, change in changes if change < 0], len(changes)
 
 
 def _options(original: Item, perturbed: Item) -> tuple[Option, ...]:
@@ -213,5 +213,5 @@ def _options(original: Item, perturbed: Item) -> tuple[Option, ...]:
             Option(original.answer_text, "original"),
             Option(perturbed.answer_text, "perturbed"),
         )
-    right = {original.answer: "original", perturbed.answer: "perturbed"}
-    return tuple(Option(text, right.get(at, "")) for at, text in enumerate(texts))
+    versions = {original.answer: "original", perturbed.answer: "perturbed"}
+    return tuple(Option(text, versions.get(at, "")) for at, text in enumerate(texts))

@@ -118,15 +118,15 @@ def write_report(data: ReportData, folder: Path) -> Path:
         If no score belongs to the grid, or an image of the benchmark is missing.
     """
     frame = score_frame(data.scores, data.grid)
-    others = other_table(data.grid, frame)
-    tables = [gap_table(data.grid, frame), *([others] if others else [])]
-    needed = requirements_table(data.requirements)
+    second_table = other_table(data.grid, frame)
+    tables = [gap_table(data.grid, frame), *([second_table] if second_table else [])]
+    requirements = requirements_table(data.requirements)
     kinds = {model.clean for model in data.grid if model.dose is not None}
     can_validate = len(kinds) == 2 or any(model.external for model in data.grid)
     validations = validate(data.scores, data.grid) if can_validate else []
     validation = _validation_tables(data, validations)
     folder.mkdir(parents=True, exist_ok=True)
-    _write_tables(data, frame, tables, needed, folder)
+    _write_tables(data, frame, tables, requirements, folder)
     write_results(folder / "results.json", _results(data, validations, validation[:1]))
     if validation:
         _write_validation(validations, validation, data.notes, folder)
@@ -138,10 +138,10 @@ def write_report(data: ReportData, folder: Path) -> Path:
         notes = [*section.notes, *data.notes]
         _write_markdown(folder / f"{section.key}.md", section.tables, notes)
     explorer = make_explorer(data.benchmark, data.grid, data.scores, frame, data.replies)
-    drawn = [*checks.all, *figures, *(f for s in sections for f in s.figures)]
+    all_figures = [*checks.all, *figures, *(f for s in sections for f in s.figures)]
     panels, idle = _detector_panels(data, frame, checks)
     script = "\n".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    budget = _thumbnail_bytes(data, drawn, len(explorer.data))
+    budget = _thumbnail_bytes(data, all_figures, len(explorer.data))
     html = (
         environment(_TEMPLATES)
         .get_template("report.html.jinja")
@@ -150,7 +150,7 @@ def write_report(data: ReportData, folder: Path) -> Path:
             data=data,
             headline=headline(frame),
             tables=tables,
-            requirements=needed if data.requirements else None,
+            requirements=requirements if data.requirements else None,
             validation=validation,
             heats=overview_heats(validations, data.grid, data.scores),
             fifths=FIFTHS,
@@ -180,11 +180,11 @@ def headline(frame: pd.DataFrame) -> list[str]:
     the clean ones that were flagged.
     """
     rows = [row for row in frame.to_dict("records") if row["detector"] == GAP]
-    compared = any(row["rule"] == RELATIVE and row["reference"] for row in rows)
-    deciding = [RELATIVE, TEST] if compared else [TEST]
+    has_clean_models = any(row["rule"] == RELATIVE and row["reference"] for row in rows)
+    deciding = [RELATIVE, TEST] if has_clean_models else [TEST]
     rules = dict.fromkeys(row["rule"] for row in rows if row["rule"] in _RULE_SUBJECTS)
-    ordered = [*(r for r in deciding if r in rules), *(r for r in rules if r not in deciding)]
-    sentences = [_sentence(rule, rows) for rule in ordered]
+    rules_in_order = dict.fromkeys([*(rule for rule in deciding if rule in rules), *rules])
+    sentences = [_sentence(rule, rows) for rule in rules_in_order]
     return list(filter(None, sentences)) or ["The perturbation gap was not measured on this grid."]
 
 
@@ -237,8 +237,8 @@ def _validation_tables(data: ReportData, validations: Sequence[Validation]) -> l
 def _results(
     data: ReportData, validations: Sequence[Validation], tables: Sequence[Table]
 ) -> Results:
-    known = {model.fingerprint for model in data.grid}
-    gaps = [s for s in data.scores if s.detector == GAP and s.model_fingerprint in known]
+    fingerprints = {model.fingerprint for model in data.grid}
+    gaps = [s for s in data.scores if s.detector == GAP and s.model_fingerprint in fingerprints]
     return Results(
         title=data.title,
         settings=data.settings,
@@ -254,16 +254,20 @@ def _results(
 
 
 def _write_tables(
-    data: ReportData, frame: pd.DataFrame, tables: Sequence[Table], needed: Table, folder: Path
+    data: ReportData,
+    frame: pd.DataFrame,
+    tables: Sequence[Table],
+    requirements: Table,
+    folder: Path,
 ) -> None:
     head = f"# {markdown_text(data.title)}\n\n{' '.join(headline(frame))}\n"
     main_tables = [tables[0], *([data.groups] if data.groups else [])]
-    others = [*tables[1:], *data.raters, *data.kept]
+    minor_tables = [*tables[1:], *data.raters, *data.kept]
     _write_markdown(folder / "gap.md", main_tables, data.notes, head)
-    _write_markdown(folder / "table.md", [*main_tables, *others], data.notes, head)
+    _write_markdown(folder / "table.md", [*main_tables, *minor_tables], data.notes, head)
     latex = writers.latex_document([*main_tables, *tables[1:]], data.notes)
     write_atomically(folder / "table.tex", latex)
-    _write_markdown(folder / "requirements.md", [needed], data.notes)
+    _write_markdown(folder / "requirements.md", [requirements], data.notes)
     write_scores_csv(folder / "table.csv", frame)
     rows = requirements_rows(data.requirements)
     write_atomically(folder / "requirements.csv", writers.records_csv(rows))
@@ -297,9 +301,9 @@ def _detector_panels(
     return panels, [(title(name), reasons[name]) for name in sorted(reasons)]
 
 
-def _thumbnail_bytes(data: ReportData, figures: Sequence[Figure], more: int) -> int:
+def _thumbnail_bytes(data: ReportData, figures: Sequence[Figure], n_other: int) -> int:
     """Return the bytes left for thumbnails on a page with ``more`` bytes of other data."""
-    drawn = sum(len(panel.svg) for figure in figures for panel in figure.panels) * 4 // 3
+    n_figures = sum(len(panel.svg) for figure in figures for panel in figure.panels) * 4 // 3
     names = sum(len(model.name) + 2 for model in data.grid)
     texts = [
         text
@@ -309,8 +313,8 @@ def _thumbnail_bytes(data: ReportData, figures: Sequence[Figure], more: int) -> 
     cards = 2 * sum(len(text.encode()) for text in texts)
     cards += (1_200 + names) * len(data.benchmark.pairs)
     cards += 300 * sum(pair.control is not None for pair in data.benchmark.pairs)
-    left = PAGE_BYTES - drawn - cards - more - 400_000  # for tables, style and script
-    return min(BUDGET, max(left, BUDGET // 10))
+    n_left = PAGE_BYTES - n_figures - cards - n_other - 400_000  # for tables, style and script
+    return min(BUDGET, max(n_left, BUDGET // 10))
 
 
 def _write_validation(

@@ -49,12 +49,12 @@ def make_figures(
     strategies = list(dict.fromkeys(m.strategy for m in sorted(grid, key=lambda m: m.clean)))
     figures = []
     for kind in _KINDS:
-        shown = {
+        panels = {
             family: [(m, s) for m, s in series if kind.of_any_dose or m.dose is not None]
             for family, series in by_family.items()
         }
-        shown = {family: series for family, series in shown.items() if series}
-        figures += [_family_figure(kind, shown, strategies, folder)] if shown else []
+        panels = {family: series for family, series in panels.items() if series}
+        figures += [_family_figure(kind, panels, strategies, folder)] if panels else []
     if benchmark.funnel:
         figures.append(_funnel_figure(benchmark, folder))
     return figures
@@ -85,15 +85,15 @@ def lines(series: Series) -> list[tuple[str, Series]]:
 
 def outcomes(score: Score) -> tuple[int, int, int, int]:
     """Return how many items were right on both, right → wrong, wrong → right, wrong on both."""
-    right, changes = score.accuracies["original"], list(score.per_item.values())
+    original, changes = score.accuracies["original"], list(score.per_item.values())
     paired = score.paired
     b, c = (paired.b, paired.c) if paired else (changes.count(-1.0), changes.count(1.0))
-    return right.k - b, b, c, right.n - right.k - c
+    return original.k - b, b, c, original.n - original.k - c
 
 
-def dose_axis(axes: Axes, most: float) -> None:
+def dose_axis(axes: Axes, max_dose: float) -> None:
     """Label the axis of doses up to ``most``; large doses are on a logarithmic scale."""
-    if most > 20:
+    if max_dose > 20:
         axes.set_xscale("symlog", linthresh=1)
         axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
     else:
@@ -174,14 +174,14 @@ def _draw_outcomes(axes: Axes, series: Series, strategies: Sequence[str]) -> Non
 def _draw_funnel(axes: Axes, funnel: dict[str, int]) -> None:
     """Draw the number of items left after each step."""
     counts, names = list(funnel.values()), [name.replace("_", " ") for name in funnel]
-    most = max([*counts, 1])
+    max_count = max([*counts, 1])
     axes.barh(range(len(counts)), counts, color=LIGHT.lines[0], height=0.66)
     for y, count in enumerate(counts):
-        share = f"  ({formats.percent(count / most)} %)" if count != most else ""
-        axes.text(count + 0.012 * most, y, f"{count:,}{share}", va="center", color=LIGHT.ink)
+        share = f"  ({formats.percent(count / max_count)} %)" if count != max_count else ""
+        axes.text(count + 0.012 * max_count, y, f"{count:,}{share}", va="center", color=LIGHT.ink)
     axes.set_yticks(range(len(counts)), names)
     axes.invert_yaxis()
-    axes.set_xlim(0, 1.3 * most)
+    axes.set_xlim(0, 1.3 * max_count)
     axes.xaxis.set_visible(False)
     axes.spines["bottom"].set_visible(False)
     axes.tick_params(axis="y", length=0)
@@ -267,9 +267,9 @@ _KINDS = (
 
 
 def _family_figure(
-    kind: _Kind, shown: dict[str, Series], strategies: Sequence[str], folder: Path
+    kind: _Kind, panels: dict[str, Series], strategies: Sequence[str], folder: Path
 ) -> Figure:
-    height = kind.height + kind.height_per_model * max(map(len, shown.values()))
+    height = kind.height + kind.height_per_model * max(map(len, panels.values()))
 
     def draw(families: Sequence[str]) -> Canvas:
         n_columns = min(3, len(families))
@@ -279,7 +279,7 @@ def _family_figure(
             handles: dict[str, Artist] = {}
             for at, family in enumerate(families, 1):
                 axes = canvas.add_subplot(n_rows, n_columns, at)
-                kind.draw(axes, shown[family], strategies)
+                kind.draw(axes, panels[family], strategies)
                 axes.set_title(family)
                 artists, names = axes.get_legend_handles_labels()
                 handles |= dict(zip(names, artists, strict=True))
@@ -292,10 +292,9 @@ def _family_figure(
             )
         return canvas
 
-    svgs = save_parts(draw, list(shown), folder / kind.key)
-    alts = [kind.alt(family, series) for family, series in shown.items()]
-    panels = tuple(map(FigurePanel, svgs, alts))
-    return Figure(kind.key, kind.title, CAPTIONS[kind.key], panels)
+    svgs = save_parts(draw, list(panels), folder / kind.key)
+    alts = [kind.alt(family, series) for family, series in panels.items()]
+    return Figure(kind.key, kind.title, CAPTIONS[kind.key], tuple(map(FigurePanel, svgs, alts)))
 
 
 def _funnel_figure(benchmark: PairedBenchmark, folder: Path) -> Figure:

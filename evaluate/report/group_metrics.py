@@ -139,7 +139,7 @@ def _all_right(members: Iterable[tuple[str, str, Outcome]]) -> Rate:
 
 def _rate(members: Sequence[tuple[str, Outcome]]) -> Rate:
     """Return how many are right, with an interval over groups."""
-    names, rights = [group for group, _ in members], [bool(right) for _, right in members]
+    names, rights = [group for group, _ in members], [bool(is_right) for _, is_right in members]
     k, n, n_groups = sum(rights), len(rights), len(set(names))
     if n_groups == n or k in (0, n):
         return Rate.wilson(k, n, n_groups)

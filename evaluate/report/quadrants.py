@@ -116,10 +116,10 @@ def _sentence(everyone: Named, n_flagged: int) -> str:
 def _wordings_notes(everyone: Named) -> list[str]:
     """Return how many wordings were left out, which is the same for all models, and by level."""
     counts = Counter(everyone[0][1].wordings)
-    kept = counts.pop("kept", 0)
+    n_kept = counts.pop("kept", 0)
     reasons = ", ".join(f"{reason} {n:,}" for reason, n in sorted(counts.items()))
     notes = [
-        f"Other wordings of the questions: {kept:,} kept, {counts.total():,} left out"
+        f"Other wordings of the questions: {n_kept:,} kept, {counts.total():,} left out"
         + (f" ({reasons})." if reasons else ".")
     ]
     levels = dict.fromkeys(level for _, result in everyone for level in result.levels)
@@ -161,8 +161,8 @@ def _given_consistent(result: QuadrantResult) -> Rate:
 
 
 def _expected(result: QuadrantResult) -> str:
-    expected = counts_of(result).expected
-    return "" if expected is None else formats.percent(expected)
+    fraction = counts_of(result).expected
+    return "" if fraction is None else formats.percent(fraction)
 
 
 def _everything(result: QuadrantResult) -> Rate:
@@ -251,16 +251,16 @@ def _draw_against_flips(axes: Axes, models: Named) -> None:
     axes.fill_between([0, 100], [100, 0], 100, color=LIGHT.grid, linewidth=0)
     axes.plot([0, 100], [100, 0], "-", color=LIGHT.muted, linewidth=1, label="bound: 1 − FR")
     axes.axhline(100 * FLAG, color=LIGHT.muted, linewidth=0.8, linestyle=":", label="50 %")
-    n_colors, most = len(LIGHT.lines), 0.0
+    n_colors, max_flips = len(LIGHT.lines), 0.0
     for at, (name, result) in enumerate(models):
         counts, color = counts_of(result), LIGHT.lines[at % n_colors]
         marker = MARKERS[(at + at // n_colors) % len(MARKERS)]
         flips, dangerous = 100 * (counts.flip_rate or 0), 100 * (counts.dangerous_fraction or 0)
         draw_interval(axes, flips, result.dangerous, 100, color=color, linewidth=1.1, alpha=0.75)
         axes.plot(flips, dangerous, marker, color=color, markersize=6, label=name)
-        most = max(most, flips)
-    most = min(100.0, max(25.0, 1.25 * most))
-    axes.set_xlim(-0.02 * most, 1.02 * most)
+        max_flips = max(max_flips, flips)
+    max_flips = min(100.0, max(25.0, 1.25 * max_flips))
+    axes.set_xlim(-0.02 * max_flips, 1.02 * max_flips)
     axes.set_ylim(-2, 102)
     axes.set_xlabel("flip rate (FR), %")
     axes.set_ylabel("dangerous fraction (DF), %")

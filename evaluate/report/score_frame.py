@@ -115,5 +115,5 @@ def write_scores_csv(path: Path, frame: pd.DataFrame) -> None:
 
 def is_gap(score: Score) -> bool:
     """Return whether the statistic is a difference of accuracies, or of one and its expectation."""
-    compared = len(score.accuracies) > 1 or (score.accuracies and score.means)
-    return score.unit == "fraction" and bool(compared)
+    is_difference = len(score.accuracies) > 1 or (score.accuracies and score.means)
+    return score.unit == "fraction" and bool(is_difference)

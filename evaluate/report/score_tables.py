@@ -41,14 +41,14 @@ def gap_table(grid: Sequence[GridModel], frame: pd.DataFrame) -> Table:
     Without the paper's rule, the sign of the gap: it is among the rules whose error rates a report
     gives, and accuses half of all clean models with a true gap of 0.
     """
-    shown = frame if frame.empty else frame[frame["rule"] != "sign"]
-    return _model_table("gap", CAPTIONS["gap"], grid, shown, [GAP])
+    tests = frame if frame.empty else frame[frame["rule"] != "sign"]
+    return _model_table("gap", CAPTIONS["gap"], grid, tests, [GAP])
 
 
 def other_table(grid: Sequence[GridModel], frame: pd.DataFrame) -> Table | None:
     """Return the other detectors on the same models, or None if there are none."""
-    others = [name for name in detectors_of(frame) if name != GAP]
-    return _model_table("others", CAPTIONS["others"], grid, frame, others) if others else None
+    detectors = [name for name in detectors_of(frame) if name != GAP]
+    return _model_table("others", CAPTIONS["others"], grid, frame, detectors) if detectors else None
 
 
 def detector_tables(
@@ -82,8 +82,8 @@ def gap_scores(
     """Return the models that have a gap, with the test's score, else that of another rule."""
     by_model: dict[str, Score] = {}
     for score in sorted(scores, key=lambda score: score.rule != TEST):
-        counted = score.detector == GAP and {"original", "perturbed"} <= score.accuracies.keys()
-        if counted and score.statistic is not None:
+        has_both = {"original", "perturbed"} <= score.accuracies.keys()
+        if score.detector == GAP and has_both and score.statistic is not None:
             by_model.setdefault(score.model_fingerprint, score)
     return [(m, by_model[m.fingerprint]) for m in models if m.fingerprint in by_model]
 
@@ -118,8 +118,8 @@ def _model_table(
         ("Dose", lambda of_model: "unknown" if of_model[0].dose is None else of_model[0].dose)
     ]
     for name in detectors:
-        shown = _columns(name, [rules[name] for _, rules in rows.values()])
-        columns += [(column, _of_detector(name, show)) for column, show in shown]
+        fields = _columns(name, [rules[name] for _, rules in rows.values()])
+        columns += [(column, _of_detector(name, show)) for column, show in fields]
     return build_table(key, caption, "Model", columns, by_family(grid, rows))
 
 
@@ -130,32 +130,33 @@ def _of_detector(name: str, show: _Show) -> Callable[[tuple[GridModel, Any]], Co
 def _columns(detector: str, models: Sequence[Rules]) -> list[tuple[Column, _Show]]:
     """Return a detector's columns: accuracies, then each rule's statistic, p and verdict."""
     group = title(detector)
-    every = [row for rules in models for row in rules.values()]
-    conditions = list(dict.fromkeys(name for row in every for name in row["conditions"]))
+    all_rows = [row for rules in models for row in rules.values()]
+    conditions = list(dict.fromkeys(name for row in all_rows for name in row["conditions"]))
     if detector != GAP and len(conditions) > 1:  # "original" is in the main table
         conditions = [name for name in conditions if name != "original"]
     columns: list[tuple[Column, _Show]] = [
         (Column(as_header(name) + ", %", group), _accuracy(name)) for name in conditions
     ]
     rules = list(dict.fromkeys(rule for of_model in models for rule in of_model))
-    shown: list[str] = []
+    statistic_rules: list[str] = []  # one of each statistic
     p_columns: list[dict[int, float | None]] = []
     for rule in rules:
-        named = rule_title(detector, rule)
-        scored = [m[rule] for m in models if rule in m and m[rule]["statistic"] is not None]
-        if scored and not any(_same_statistic(other, rule, models) for other in shown):
-            shown.append(rule)
-            same = [other for other in rules if _same_statistic(rule, other, models)]
-            header = _statistic_header(scored[0]) + (f" ({named})" if len(shown) > 1 else "")
-            columns.append((Column(header, group), _opening(rule, _statistic(same))))
+        name = rule_title(detector, rule)
+        rows = [m[rule] for m in models if rule in m and m[rule]["statistic"] is not None]
+        if rows and not any(_same_statistic(rule, r, models) for r in statistic_rules):
+            suffix = f" ({name})" if statistic_rules else ""
+            statistic_rules.append(rule)
+            same_rules = [r for r in rules if _same_statistic(rule, r, models)]
+            column = Column(_statistic_header(rows[0]) + suffix, group)
+            columns.append((column, _opening(rule, _statistic(same_rules))))
         p_values = {i: m[rule]["p_value"] for i, m in enumerate(models) if rule in m}
         is_known = any(p is not None for p in p_values.values())
-        if is_known and not any(_agree(p_values, column) for column in p_columns):
-            header = f"p ({named})" if p_columns else "p"
+        if is_known and not any(_agree(p_values, p_column) for p_column in p_columns):
+            column = Column(f"p ({name})" if p_columns else "p", group)
             p_columns.append(p_values)
-            columns.append((Column(header, group), _p_value(rule)))
-        columns.append((text_column(as_header(named), group), _opening(rule, _verdict(rule))))
-    if any(row["n_dropped"] for row in every):
+            columns.append((column, _p_value(rule)))
+        columns.append((text_column(as_header(name), group), _opening(rule, _verdict(rule))))
+    if any(row["n_dropped"] for row in all_rows):
         columns.append(
             (
                 Column("Items dropped", group),
@@ -178,22 +179,26 @@ def _opening(rule: str, show: Callable[[Rules], Cell]) -> _Show:
 
 def _about(detector: str) -> str:
     """Return what a detector measures, what a contaminated model shows, and its caveat."""
-    if (known := DETECTORS.get(detector)) is None:
+    if (implementation := DETECTORS.get(detector)) is None:
         return ""
-    about = known.about
+    about = implementation.about
     parts = [f"Contaminated models: {about.direction}.", f"Rules: {about.variant}."]
     parts += [f"What else moves it: {about.caveat}."] if about.caveat else []
     return " ".join([*parts, f"Source: {about.paper}."])
 
 
-def _same_statistic(rule: str, other: str, models: Sequence[Rules]) -> bool:
-    pairs = [(m[rule]["statistic"], m[other]["statistic"]) for m in models if {rule, other} <= {*m}]
-    measured = [(a, b) for a, b in pairs if a is not None and b is not None]
-    return bool(measured) and all(a == b for a, b in measured)
+def _same_statistic(rule: str, other_rule: str, models: Sequence[Rules]) -> bool:
+    pairs = [
+        (m[rule]["statistic"], m[other_rule]["statistic"])
+        for m in models
+        if {rule, other_rule} <= {*m}
+    ]
+    values = [pair for pair in pairs if None not in pair]
+    return bool(values) and all(a == b for a, b in values)
 
 
-def _agree(p_values: dict[int, float | None], others: dict[int, float | None]) -> bool:
-    return all(p is None or p == others.get(at) for at, p in p_values.items())
+def _agree(p_values: dict[int, float | None], p_column: dict[int, float | None]) -> bool:
+    return all(p is None or p == p_column.get(at) for at, p in p_values.items())
 
 
 def _statistic_header(row: Row) -> str:

@@ -36,14 +36,14 @@ CAPTIONS: dict[str, str] = yaml.safe_load(
 
 def title(detector: str) -> str:
     """Return a detector's display name."""
-    known = DETECTORS.get(detector)
-    return known.about.title if known else detector.replace("_", " ")
+    implementation = DETECTORS.get(detector)
+    return implementation.about.title if implementation else detector.replace("_", " ")
 
 
 def rule_title(detector: str, rule: str) -> str:
     """Return the display name of a detector's rule."""
-    known = DETECTORS.get(detector)
-    special = known.about.rule_titles.get(rule) if known else None
+    implementation = DETECTORS.get(detector)
+    special = implementation.about.rule_titles.get(rule) if implementation else None
     return special or RULES.get(rule, rule.replace("_", " "))
 
 
@@ -90,4 +90,4 @@ def by_family(grid: Sequence[GridModel], values: Mapping[str, T]) -> dict[str, l
                  if m.fingerprint in values]
         for family, models in families(grid).items()
     }  # fmt: skip
-    return {family: named for family, named in rows.items() if named}
+    return {family: labelled for family, labelled in rows.items() if labelled}

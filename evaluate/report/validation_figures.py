@@ -75,8 +75,8 @@ class HeatRow:
     @property
     def fifths(self) -> list[int | None]:
         """The fifth of each suspicion, 0 least and 4 most suspicious; None for NaN."""
-        last = N_SHADES - 1
-        return [None if math.isnan(s) else min(int(s * N_SHADES), last) for s in self.suspicion]
+        highest = N_SHADES - 1
+        return [None if math.isnan(s) else min(int(s * N_SHADES), highest) for s in self.suspicion]
 
 
 @dataclass(frozen=True)
@@ -146,8 +146,8 @@ def make_validation_figures(
                       [v for v in defaults if v.power], validations, folder),
         ]  # fmt: skip
         panels: dict[str, list[FigurePanel]] = {}
-        for key, drawn in (("roc", _rocs(validations)), ("power_by_dose", _powers(validations))):
-            for (detector, name), (canvas, alt) in drawn.items():
+        for key, figures in (("roc", _rocs(validations)), ("power_by_dose", _powers(validations))):
+            for (detector, name), (canvas, alt) in figures.items():
                 svg = save(canvas, _path(folder, f"{key}-{name}"))
                 panels.setdefault(detector, []).append(FigurePanel(svg, alt))
     by_detector = {
@@ -176,11 +176,11 @@ def _overview(
     """Draw one small panel per detector: side by side in the file, apart for the page."""
     best = defaults[:N_BEST]
 
-    def draw_panels(shown: Sequence[Validation]) -> Canvas:
-        columns = min(3, len(shown))
-        rows = -(-len(shown) // columns)
+    def draw_panels(validations_shown: Sequence[Validation]) -> Canvas:
+        columns = min(3, len(validations_shown))
+        rows = -(-len(validations_shown) // columns)
         canvas = Canvas(figsize=(2.9 * columns, 2.7 * rows), layout="constrained")
-        for at, v in enumerate(shown, 1):
+        for at, v in enumerate(validations_shown, 1):
             axes = canvas.add_subplot(rows, columns, at)
             draw(axes, v)
             axes.set_title("\n".join(wrap(title_among(v, validations), 30)), fontsize=9)
@@ -234,18 +234,18 @@ def _rocs(validations: Sequence[Validation]) -> _Drawn:
     curves: dict[tuple[str, str], dict[object, tuple[str, Separation]]] = {}
     for v in validations:
         if (separation := v.separation) is not None:
-            same = curves.setdefault((v.detector, title_among(v, validations)), {})
+            curves_of_detector = curves.setdefault((v.detector, title_among(v, validations)), {})
             text = f"{rule_title(v.detector, v.rule)} {_auroc(separation)}"
-            same.setdefault((separation.fpr, separation.tpr), (text, separation))
-    drawn: _Drawn = {}
+            curves_of_detector.setdefault((separation.fpr, separation.tpr), (text, separation))
+    figures: _Drawn = {}
     for (detector, name), distinct in curves.items():
         lines = list(distinct.values())
         canvas = _one_axes(name, lines, draw_roc, (3.7, 3.7), ncols=1)
         n_dirty, n_clean = lines[0][1].n_contaminated, lines[0][1].n_clean
         models = f"{n_dirty} contaminated and {n_clean} clean models"
         aurocs = "; ".join(text for text, _ in lines)
-        drawn[detector, name] = canvas, f"ROC curves of {name} over {models}. AUROC: {aurocs}."
-    return drawn
+        figures[detector, name] = canvas, f"ROC curves of {name} over {models}. AUROC: {aurocs}."
+    return figures
 
 
 def _powers(validations: Sequence[Validation]) -> _Drawn:
@@ -255,13 +255,13 @@ def _powers(validations: Sequence[Validation]) -> _Drawn:
         if v.power:
             line = (rule_title(v.detector, v.rule), _by_dose(v))
             by_detector.setdefault((v.detector, title_among(v, validations)), []).append(line)
-    drawn: _Drawn = {}
+    figures: _Drawn = {}
     for (detector, name), lines in by_detector.items():
         canvas = _one_axes(name, lines, draw_power, (4.6, 3.1), ncols=2)
         rates = "; ".join(f"{rule}: {_rates(line)}" for rule, line in lines)
         alt = f"Models that {name} calls contaminated, against the dose. {rates}."
-        drawn[detector, name] = canvas, alt
-    return drawn
+        figures[detector, name] = canvas, alt
+    return figures
 
 
 def _one_axes(
@@ -304,9 +304,9 @@ def draw_roc(axes: Axes, curves: Sequence[tuple[str, Separation]]) -> None:
 
 def draw_power(axes: Axes, lines: Sequence[tuple[str, Mapping[int, Rate]]]) -> None:
     """Draw up to six rules: the share of models they flag at each dose, dose 0 = false alarms."""
-    most = max((dose for _, line in lines for dose in line), default=1)
+    max_dose = max((dose for _, line in lines for dose in line), default=1)
     for at, (name, line) in enumerate(lines):
-        shift = 0.0 if most > 20 else 0.012 * most * (at - (len(lines) - 1) / 2)
+        shift = 0.0 if max_dose > 20 else 0.012 * max_dose * (at - (len(lines) - 1) / 2)
         doses = [dose + shift for dose in line]
         color = LIGHT.lines[at % len(LIGHT.lines)]
         style: dict[str, Any] = {"color": color, "linewidth": 1.1, "alpha": 0.6, "zorder": 2}
@@ -327,8 +327,8 @@ def draw_power(axes: Axes, lines: Sequence[tuple[str, Mapping[int, Rate]]]) -> N
     axes.set_ylim(-0.03, 1.03)
     axes.set_ylabel("models flagged")
     axes.grid(axis="y", color=LIGHT.grid, linewidth=0.6)
-    dose_axis(axes, most)
-    axes.set_xlim(left=-0.3 if most > 20 else -0.06 * most)
+    dose_axis(axes, max_dose)
+    axes.set_xlim(left=-0.3 if max_dose > 20 else -0.06 * max_dose)
 
 
 # ------------------------------------------------------------------------------ heat maps
@@ -359,10 +359,12 @@ def _overviews(
         return {}
     panels, by_family = {}, list(families(grid).items())
     for at in range(0, len(by_family), FAMILIES_SIDE_BY_SIDE):
-        shown = dict(by_family[at : at + FAMILIES_SIDE_BY_SIDE])
-        heats = {family: _heat(defaults, grid, shown[family], scores) for family in shown}
-        width = 2.4 + 0.27 * sum(map(len, shown.values()))
-        panels[", ".join(shown)] = _heat_figure(heats, (width, 2.5 + 0.27 * len(defaults)))
+        side_by_side = dict(by_family[at : at + FAMILIES_SIDE_BY_SIDE])
+        heats = {
+            family: _heat(defaults, grid, side_by_side[family], scores) for family in side_by_side
+        }
+        width = 2.4 + 0.27 * sum(map(len, side_by_side.values()))
+        panels[", ".join(side_by_side)] = _heat_figure(heats, (width, 2.5 + 0.27 * len(defaults)))
     return panels
 
 

@@ -100,7 +100,7 @@ def by_default_rule(validations: Sequence[Validation]) -> list[Validation]:
 def detector_results(validations: Sequence[Validation]) -> list[DetectorResult]:
     """Return the result of every rule, the default rules first, the best AUROC first."""
     defaults = by_default_rule(validations)
-    others = [v for v in validations if v not in defaults and v.detector in DETECTORS]
+    other_rules = [v for v in validations if v not in defaults and v.detector in DETECTORS]
     return [
         DetectorResult(
             detector=v.detector,
@@ -117,7 +117,7 @@ def detector_results(validations: Sequence[Validation]) -> list[DetectorResult]:
             untestable=can_test(v)[1],
             suspected=v.external_alarms.suspected,
         )
-        for v in [*defaults, *others]
+        for v in [*defaults, *other_rules]
     ]
 
 
@@ -149,8 +149,8 @@ def detectors_table(
     groups: dict[str, list[tuple[str, Validation]]] = {}
     for v in defaults:
         kinds = ", ".join(DETECTORS[v.detector].about.catches) or "not stated"
-        named = (title_among(v, validations), v)
-        groups.setdefault(f"Made to catch: {kinds}", []).append(named)
+        row = (title_among(v, validations), v)
+        groups.setdefault(f"Made to catch: {kinds}", []).append(row)
     table = build_table(
         "detectors",
         _detectors_caption(defaults, family),
@@ -174,7 +174,7 @@ def detectors_table(
     if family is None:
         return table
     dash = Cell(formats.NOTHING)
-    together = tuple(
+    family_rows = tuple(
         Row("At least one flags", (Cell(by), dash, *map(_rate, rates), *[dash] * 4))
         for by, rates in (
             ("each at its own level", (family.detected, family.alarms)),
@@ -182,7 +182,7 @@ def detectors_table(
         )
     )
     heading = f"All of these tests together, up to {family.n_tests} per model"
-    return replace(table, groups=(*table.groups, (heading, together)))
+    return replace(table, groups=(*table.groups, (heading, family_rows)))
 
 
 def can_test(v: Validation) -> tuple[str, str]:
@@ -235,8 +235,8 @@ def validation_table(validations: Sequence[Validation]) -> Table:
     """Return the error rates of every rule of every detector on models of known dose."""
     groups: dict[str, list[tuple[str, Validation]]] = {}
     for v in validations:
-        named = (as_header(rule_title(v.detector, v.rule)), v)
-        groups.setdefault(title_among(v, validations), []).append(named)
+        row = (as_header(rule_title(v.detector, v.rule)), v)
+        groups.setdefault(title_among(v, validations), []).append(row)
     separations = [v.separation for v in validations if v.separation]
     caption = _TEXTS.module.rules(
         min((s.n_clean for s in separations), default=0),
@@ -251,8 +251,8 @@ def requirements_table(requirements: Sequence[Requirements]) -> Table:
     """Return the requirements of every rule of every detector, as glyphs and fractions."""
     groups: dict[str, list[tuple[str, Requirements]]] = {}
     for r in requirements:
-        named = (as_header(rule_title(r.detector, r.rule)), r)
-        groups.setdefault(title(r.detector), []).append(named)
+        row = (as_header(rule_title(r.detector, r.rule)), r)
+        groups.setdefault(title(r.detector), []).append(row)
 
     def consistency(r: Requirements) -> Cell:
         if r.untestable:
@@ -334,7 +334,7 @@ def _detectors_caption(defaults: Sequence[Validation], family: FamilyWise | None
 def title_among(v: Validation, validations: Sequence[Validation], rule: bool = False) -> str:
     """Return the titles of detector and, if asked, rule; and the benchmark if there are several."""
     name = f"{title(v.detector)}, {rule_title(v.detector, v.rule)}" if rule else title(v.detector)
-    several = len({other.benchmark_id for other in validations}) > 1
+    several = len({w.benchmark_id for w in validations}) > 1
     return f"{name} on {v.benchmark}" if several else name
 
 

@@ -115,15 +115,15 @@ def untestable(scores: Sequence[Score]) -> str:
     values = [s.statistic for s in scores if s.statistic is not None and s.statistic == s.statistic]
     if len(values) < 2:
         return ""
-    same = f"{values[0]:.3g} for all models" if max(values) - min(values) <= 1e-9 else ""
+    constant = f"{values[0]:.3g} for all models" if max(values) - min(values) <= 1e-9 else ""
     shares = [share for score in scores for share in _shares(score)]
-    if same and all(share == values[0] for share in shares):
-        return same
+    if constant and all(share == values[0] for share in shares):
+        return constant
     if shares and 0 <= min(shares) <= max(shares) <= EDGE:
         return f"at its floor: at most {100 * max(shares):.1f} % for all models"
     if shares and 1 - EDGE <= min(shares) <= max(shares) <= 1:
         return f"at its ceiling: at least {100 * min(shares):.1f} % for all models"
-    return same
+    return constant
 
 
 def _shares(score: Score) -> Iterable[float]:

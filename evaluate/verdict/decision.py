@@ -148,7 +148,7 @@ class GapEvidence:
         pairs = self.pairs
         wrong_answers = [
             answer
-            for answer in _wrong_answers(pairs, replies.perturbed, right=pairs.new, other=pairs.old)
+            for answer in _wrong_answers(pairs, replies.perturbed, pairs.new, pairs.old)
             if answer.item_id in ids
         ]
         n_bad = 0 if self.exchangeable else math.ceil(BAD_EDITS * len(ids))
@@ -431,15 +431,15 @@ class _Deliberation:
 
     def _unjudged(self) -> list[Doubt]:
         """Withhold what rests on edits that nobody is known to have judged."""
-        evidence, judged = self.evidence, self.evidence.judged
-        if not judged.n_judged:
+        evidence, ratings = self.evidence, self.evidence.judged
+        if not ratings.n_judged:
             return [doubt("unjudged", judged="nobody is known to have judged the perturbed images")]
         p_value = evidence.attraction_p(evidence.attraction, evidence.replies, evidence.judged_ids)
         if p_value <= evidence.alpha:
             return []
         on_judged = (
-            f"it is not ({formats.p_equation(p_value)}) on the {judged.n_judged:,} of"
-            f" {judged.n:,} pairs that were judged valid"
+            f"it is not ({formats.p_equation(p_value)}) on the {ratings.n_judged:,} of"
+            f" {ratings.n:,} pairs that were judged valid"
         )
         return [doubt("unjudged", judged=on_judged)]
 
@@ -451,7 +451,7 @@ class _Deliberation:
         replies = self.evidence.replies.original
         wrong_answers = [
             answer
-            for answer in _wrong_answers(pairs, replies, right=pairs.old, other=pairs.new)
+            for answer in _wrong_answers(pairs, replies, pairs.old, pairs.new)
             if answer.n_options > 2
         ]
         if not wrong_answers or stratified_p(wrong_answers) > UNLIKELY:
@@ -468,15 +468,15 @@ class _Deliberation:
 
 
 def _wrong_answers(
-    pairs: Pairs, replies: Replies, *, right: Integers, other: Integers
+    pairs: Pairs, replies: Replies, gold: Integers, gold_elsewhere: Integers
 ) -> list[WrongAnswer]:
-    """Return the replies that name a wrong option of one version; ``other`` are the other's."""
+    """Return the replies that name a wrong option of one version, whose right ones are ``gold``."""
     return [
         WrongAnswer(
             pairs.ids[i],
             int(replies.choices[i]),
-            int(other[i]),
-            int(right[i]),
+            int(gold_elsewhere[i]),
+            int(gold[i]),
             int(pairs.n_options[i]),
             pairs.clusters[i],
         )

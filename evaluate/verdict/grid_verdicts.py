@@ -60,14 +60,14 @@ def verdicts_section(
     if not verdicts:
         return None
     counts = [finding.verdict for finding in verdicts.values()]
-    listed = ", ".join(
+    summary = ", ".join(
         f"{counts.count(name)} {words}" for name, words in VERDICTS.items() if name in counts
     )
     return Section(
         key="verdicts",
         title="Verdicts",
         status="ok",
-        sentence=f"Of {len(counts)} models, judged by the rules of flipbench detect: {listed}.",
+        sentence=f"Of {len(counts)} models, judged by the rules of flipbench detect: {summary}.",
         tables=(verdicts_table(grid, verdicts),),
         data={
             finding.model: {

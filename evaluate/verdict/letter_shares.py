@@ -73,4 +73,4 @@ def letter_shares(
         if right_option(item) is not None
     ]
     shares = {name: tuple(replies.letter_shares(probes)) for name, replies in answers.items()}
-    return [LetterShares(name, measured) for name, measured in shares.items() if measured]
+    return [LetterShares(name, values) for name, values in shares.items() if values]

@@ -92,9 +92,8 @@ def other_results(
         for name in dict.fromkeys(score.detector for score in scores)
         if name != GAP
     ]
-    results += [
-        OtherDetectorResult(name, "not_applicable", None, why) for name, why in not_run.items()
-    ]
+    for name, reason in not_run.items():
+        results.append(OtherDetectorResult(name, "not_applicable", None, reason))
     p_values = {
         result.detector: result.score.p_value
         for result in results
@@ -138,29 +137,29 @@ def measured(score: Score) -> str:
 def _result(
     name: str, scores: Sequence[Score], references: Mapping[str, Sequence[Score]]
 ) -> OtherDetectorResult:
-    own = [score for score in scores if score.detector == name]
-    rules = {score.rule for score in own}
+    model_scores = [score for score in scores if score.detector == name]
+    rules = {score.rule for score in model_scores}
     rule = next(iter(rules)) if len(rules) == 1 else default_rule(name)
-    score, why = least_significant([score for score in own if score.rule == rule]), ""
+    score, reason = least_significant([score for score in model_scores if score.rule == rule]), ""
     if score.lacks_reference:
-        why = f"rule {rule!r} compares with a clean model: pass one with --reference"
+        reason = f"rule {rule!r} compares with a clean model: pass one with --reference"
     elif score.verdict in ("inconclusive", "not_applicable") and score.warnings:
-        why = score.warnings[-1]
-    flagged = tuple(
-        reference
-        for reference, theirs in references.items()
-        if any((s.detector, s.rule) == (name, rule) and _is_significant(s) for s in theirs)
-    )
-    names = {s.model_fingerprint: other for other, theirs in references.items() for s in theirs}
-    against = names.get(score.reference_fingerprint, "")
+        reason = score.warnings[-1]
+    flagged: list[str] = []
+    against = ""
+    for clean_name, clean_scores in references.items():
+        if any((s.detector, s.rule) == (name, rule) and _is_significant(s) for s in clean_scores):
+            flagged.append(clean_name)
+        if score.reference_fingerprint in {s.model_fingerprint for s in clean_scores}:
+            against = clean_name
     return OtherDetectorResult(
-        name, score.verdict, score, why, flagged_references=flagged, against=against
+        name, score.verdict, score, reason, flagged_references=tuple(flagged), against=against
     )
 
 
 def _is_against_clean(score: Score) -> bool:
-    known = DETECTORS.get(score.detector)
-    return known is not None and known.about.needs_clean_model(score.rule)
+    implementation = DETECTORS.get(score.detector)
+    return implementation is not None and implementation.about.needs_clean_model(score.rule)
 
 
 def _is_significant(score: Score) -> bool:

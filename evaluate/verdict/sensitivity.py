@@ -134,9 +134,9 @@ class Sensitivity:
 
     def _pairs_needed(self, drop: float, *, measured: bool = False) -> PairsNeeded:
         design = with_memory(drop, self._changed, self.gap.alpha)
-        most = int(MOST_PAIRS / self.effect)
-        needed = (_pairs_needed(design, level, most) for level in (TARGET_POWER, 0.95))
-        for_80, for_95 = (n if n is None else math.ceil(n * self.effect) for n in needed)
+        max_pairs = int(MOST_PAIRS / self.effect)
+        numbers = (_pairs_needed(design, level, max_pairs) for level in (TARGET_POWER, 0.95))
+        for_80, for_95 = (n if n is None else math.ceil(n * self.effect) for n in numbers)
         return PairsNeeded(drop, for_80, for_95, measured)
 
 
@@ -160,14 +160,14 @@ def items_to_discount(totals: Sequence[int], alpha: float) -> int:
 
 
 def _discounted(fell: Sequence[int], totals: Sequence[int], alpha: float) -> int:
-    left, discounted = list(totals), 0
+    remaining, discounted = list(totals), 0
     for n in fell:
-        at = left.index(-n)
-        for left[at] in range(-n, 0):
-            if exact_label_swap_p(left) > alpha:
+        at = remaining.index(-n)
+        for remaining[at] in range(-n, 0):
+            if exact_label_swap_p(remaining) > alpha:
                 return discounted
             discounted += 1
-        left[at] = 0
+        remaining[at] = 0
     return discounted
 
 
@@ -177,8 +177,8 @@ def items_to_rise(totals: Sequence[int], alpha: float) -> int:
     >>> items_to_rise([-1] * 9 + [1], 0.05)
     2
     """
-    most = sum(abs(total) for total in totals) + 1
-    return next(k for k in range(most) if exact_label_swap_p([*totals, *([1] * k)]) > alpha)
+    max_items = sum(abs(total) for total in totals) + 1
+    return next(k for k in range(max_items) if exact_label_swap_p([*totals, *([1] * k)]) > alpha)
 
 
 def items_to_fall(totals: Sequence[int], n11: int, alpha: float) -> int | None:

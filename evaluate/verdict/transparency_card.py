@@ -190,8 +190,8 @@ def write_card(card: TransparencyCard, folder: Path) -> list[Path]:
 def markdown(card: TransparencyCard) -> str:
     """Return the card as Markdown."""
     reasons: dict[str, list[str]] = {}
-    for name, why in card.not_checked.items():
-        reasons.setdefault(why, []).append(title(name))
+    for name, reason in card.not_checked.items():
+        reasons.setdefault(reason, []).append(title(name))
     template = text_environment(Path(__file__).parent / "templates").get_template("card.md.jinja")
     checks = writers.markdown(checks_table(card))
     return without_html(
@@ -334,13 +334,13 @@ def _check(
 
 def _check_of_rule(detector: str, rule: str, rates: _Rates) -> Check:
     """Return what is known of a rule, whatever the model."""
-    known = DETECTORS.get(detector)
+    implementation = DETECTORS.get(detector)
     check = Check(
         detector=detector,
         title=as_header(title(detector)),
         rule=rule,
         rule_title=rule_title(detector, rule),
-        catches=known.about.catches if known else (),
+        catches=implementation.about.catches if implementation else (),
     )
     if (measured_rates := rates.get((detector, rule))) is None:
         return check
@@ -360,8 +360,8 @@ def _of_study(results: Results) -> TransparencyCard:
     findings = []
     for model in results.models:
         scores = [gap for gap in results.gaps if gap.model_fingerprint == model.fingerprint]
-        compared = [s for s in scores if s.rule == RELATIVE and s.reference_fingerprint]
-        gaps = compared or [score for score in scores if score.rule == TEST]
+        against_clean = [s for s in scores if s.rule == RELATIVE and s.reference_fingerprint]
+        gaps = against_clean or [score for score in scores if score.rule == TEST]
         if not gaps:
             continue
         gap = least_significant(gaps)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
@@ -129,7 +130,7 @@ class ModelVerdict:
         for name, scores in self.references.items():
             gaps += [(name, score) for score in scores_by_rule(scores, TEST)[:1]]
         n_options = dict(zip(pairs.ids, pairs.n_options.tolist(), strict=True))
-        compared = {s.reference_fingerprint: s for s in scores_by_rule(self.scores, RELATIVE)}
+        against_clean = {s.reference_fingerprint: s for s in scores_by_rule(self.scores, RELATIVE)}
         return GapEvidence(
             pairs=pairs,
             replies=self.replies,
@@ -145,9 +146,9 @@ class ModelVerdict:
             sequential=self.sequential,
             confidence=self._confidence(pairs) if self.sequential else None,
             references=tuple(
-                Reference(replies, compared[replies.fingerprint], attraction_of(scores))
+                Reference(replies, against_clean[replies.fingerprint], attraction_of(scores))
                 for name, scores in self.references.items()
-                if (replies := self.reference_replies[name]).fingerprint in compared
+                if (replies := self.reference_replies[name]).fingerprint in against_clean
             ),
             attraction=attraction_of(self.scores),
             guessing=tuple(
@@ -163,7 +164,7 @@ class ModelVerdict:
     def _confidence(self, pairs: Pairs) -> dict[str, Array]:
         """Return the change of the right letter's log-probability by model, where it was read."""
         changes = {}
-        for score in (*self.scores, *(s for own in self.references.values() for s in own)):
+        for score in chain(self.scores, *self.references.values()):
             is_read = score.per_item and not any(score.unparsed.values())
             if score.detector == CONFIDENCE and score.rule != RELATIVE and is_read:
                 by_pair = [score.per_item.get(item_id, math.nan) for item_id in pairs.ids]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -111,14 +112,14 @@ def write_verdict(page: VerdictPage, folder: Path) -> Path:
     return write_atomically(folder / "index.html", html(page, gallery))
 
 
-def fallen_pairs(page: VerdictPage, most: int = N_EXAMPLES) -> Gallery:
+def fallen_pairs(page: VerdictPage, max_pairs: int = N_EXAMPLES) -> Gallery:
     """Return the pairs on which the model fell, the most suspicious first."""
     finding = page.finding
-    scores = [*finding.scores, *(s for scores in finding.references.values() for s in scores)]
+    scores = list(chain(finding.scores, *finding.references.values()))
     change = finding.gap.per_item
     fell = [pair for pair in finding.benchmark.pairs if change.get(pair.original.id, 0) < 0]
-    shown = replace(finding.benchmark, pairs=tuple(fell))
-    return make_gallery(shown, page.grid, scores, _BUDGET, most)
+    fallen = replace(finding.benchmark, pairs=tuple(fell))
+    return make_gallery(fallen, page.grid, scores, _BUDGET, max_pairs)
 
 
 def markdown(page: VerdictPage, gallery: Gallery) -> str:
@@ -137,7 +138,7 @@ def html(page: VerdictPage, gallery: Gallery) -> str:
 def _content(page: VerdictPage, gallery: Gallery) -> dict[str, Any]:
     """Return what the templates name."""
     finding = page.finding
-    why = diagnosis_of_one(finding.model, finding.explained) if finding.explained else None
+    explanation = diagnosis_of_one(finding.model, finding.explained) if finding.explained else None
     return {
         "title": page.title,
         "page": page,
@@ -145,7 +146,7 @@ def _content(page: VerdictPage, gallery: Gallery) -> dict[str, Any]:
         "verdict": _stamp(finding),
         "gap": gap_table(finding),
         "readings": readings_table(finding),
-        "why": why,
+        "why": explanation,
         "power": power_table(finding),
         "others": other_detectors_table(finding),
         "warnings": [formats.as_sentence(text) for text in finding.leading.warnings],
@@ -167,8 +168,8 @@ def _heading(gallery: Gallery, finding: ModelVerdict) -> str:
     b = counts_of(finding.gap).b
     if b < 2:
         return "The one item that fell" if b else "No item fell"
-    shown = "The" if len(gallery.cards) == b else f"{len(gallery.cards):,} of the"
-    return f"{shown} {b:,} items that fell, the most suspicious first"
+    quantity = "The" if len(gallery.cards) == b else f"{len(gallery.cards):,} of the"
+    return f"{quantity} {b:,} items that fell, the most suspicious first"
 
 
 def as_json(page: VerdictPage, gallery: Gallery) -> JsonDict:

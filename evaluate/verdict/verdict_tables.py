@@ -118,8 +118,8 @@ def power_table(finding: ModelVerdict) -> Table | None:
     if not sensitivity.pairs:
         return None
 
-    def pairs(needed: int | None) -> str:
-        return f"> {MOST_PAIRS:,}" if needed is None else f"{needed:,}"
+    def pairs(n_needed: int | None) -> str:
+        return f"> {MOST_PAIRS:,}" if n_needed is None else f"{n_needed:,}"
 
     def enough(row: PairsNeeded) -> str:
         if row.for_95 is not None and row.for_95 <= n:

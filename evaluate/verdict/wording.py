@@ -41,9 +41,9 @@ def what_would_change(decision: Decision) -> list[str]:
     return paragraphs(_WORDS.changes(decision, Sensitivity.of(decision)))
 
 
-def summary_of(others: Sequence[OtherDetectorResult]) -> list[str]:
+def summary_of(results: Sequence[OtherDetectorResult]) -> list[str]:
     """Return a sentence on the detectors that have no vote; none if they have no results."""
-    return paragraphs(_WORDS.other_detectors(others))
+    return paragraphs(_WORDS.other_detectors(results))
 
 
 def _unknown_replies(evidence: GapEvidence) -> list[str]:

@@ -14,14 +14,14 @@ from pydantic import ValidationError
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.files import atomic_file
 from flipbench.core.images import ImageStore
-from flipbench.core.paired import Candidate, Pair, PairedBenchmark
+from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import ImageRef, Item, Verdict
 from flipbench.prompting.prompts import LETTERS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_Shown = TypeVar("_Shown")
+T = TypeVar("T")
 
 
 def contact_sheet(benchmark: PairedBenchmark, path: Path, n_pairs: int = 6) -> None:
@@ -41,19 +41,23 @@ def contact_sheet(benchmark: PairedBenchmark, path: Path, n_pairs: int = 6) -> N
         raise DataError(
             "there are no pairs to show; 'flipbench show --edits' shows edits and verdicts"
         )
-    pairs = _spread(benchmark.pairs, n_pairs, lambda pair: pair.original)
-    sides = [{"original": pair.original, "perturbed": pair.perturbed} for pair in pairs]
-    shown = [{side: item.images[_first_changed(pair, item)] for side, item in both.items()}
-             for pair, both in zip(pairs, sides, strict=True)]  # fmt: skip
-    tallest = [max(ref.height / ref.width for ref in refs.values()) for refs in shown]
+    pairs = _from_all_categories(benchmark.pairs, n_pairs, lambda pair: pair.original)
+    versions = [
+        {
+            side: (item, item.images[min(pair.changed[0], len(item.images) - 1)])
+            for side, item in (("original", pair.original), ("perturbed", pair.perturbed))
+        }
+        for pair in pairs
+    ]
+    tallest = [max(ref.height / ref.width for _, ref in sides.values()) for sides in versions]
     heights = [0.85 + 1.8 * max(tallest[at : at + 3]) for at in range(0, len(pairs), 3)]
     figure = Figure(figsize=(11.4, sum(heights)), dpi=120, layout="constrained")
     cells = figure.subfigures(len(heights), 3, squeeze=False, height_ratios=heights)
-    for cell, pair, both, refs in zip(cells.flat, pairs, sides, shown, strict=False):
+    for cell, pair, sides in zip(cells.flat, pairs, versions, strict=False):
         title = "\n".join(textwrap.wrap(pair.original.question, 44))
         cell.suptitle(title, fontsize=10, fontweight="bold")
-        for axes, (side, item) in zip(cell.subplots(1, 2), both.items(), strict=True):
-            axes.imshow(benchmark.images.open(refs[side]))
+        for axes, (side, (item, ref)) in zip(cell.subplots(1, 2), sides.items(), strict=True):
+            axes.imshow(benchmark.images.open(ref))
             axes.set_anchor("N")
             axes.set_xticks([])
             axes.set_yticks([])
@@ -85,62 +89,52 @@ def edit_sheet(
     from matplotlib.figure import Figure
 
     _check_suffix(path)
-    said: dict[tuple[str, str], list[Verdict]] = {}
-    for verdict in (v for v in verdicts if (v.rater_kind, v.decision) != ("rule", "keep")):
-        said.setdefault((verdict.edit_id, verdict.image_sha256), []).append(verdict)
-    edited = [candidate for candidate in candidates if candidate.edit]
-    if not edited:
+    by_edit: dict[tuple[str, str], list[Verdict]] = {}
+    for verdict in verdicts:
+        if (verdict.rater_kind, verdict.decision) != ("rule", "keep"):
+            by_edit.setdefault((verdict.edit_id, verdict.image_sha256), []).append(verdict)
+    edits = [(c, by_edit.get((c.edit.id, c.edit.image.sha256), [])) for c in candidates if c.edit]
+    if not edits:
         raise DataError("there are no edits to show; run 'flipbench generate' first")
-    about = [said.get((c.edit.id, c.edit.image.sha256), []) for c in edited if c.edit]
-    shown = _spread(list(zip(edited, about, strict=True)), n_edits, lambda one: one[0].item)
-    rejected = [one for one in zip(edited, about, strict=True) if _rejects(one[1])]
-    if rejected and not any(_rejects(one[1]) for one in shown):
-        shown[-1] = rejected[0]
-    figure = Figure(figsize=(11.4, 2.15 * len(shown) + 0.2), dpi=110, layout="constrained")
-    grid = figure.subplots(len(shown), 5, squeeze=False, width_ratios=(1, 1, 1.35, 1, 1.1))
+    rows = _from_all_categories(edits, n_edits, lambda edit: edit[0].item)
+    rejected = [edit for edit in edits if any(v.decision == "reject" for v in edit[1])]
+    if rejected and not any(edit in rejected for edit in rows):
+        rows[-1] = rejected[0]
+    figure = Figure(figsize=(11.4, 2.15 * len(rows) + 0.2), dpi=110, layout="constrained")
+    grid = figure.subplots(len(rows), 5, squeeze=False, width_ratios=(1, 1, 1.35, 1, 1.1))
     titles = ("original", "control image", "question and caption", "edited", "verdicts")
     for axes, title in zip(grid[0], titles, strict=True):
         axes.set_title(title, fontsize=10, fontweight="bold")
-    for row, (candidate, found) in zip(grid, shown, strict=True):
+    for row, (candidate, about) in zip(grid, rows, strict=True):
         for axes in row:
             axes.set_xticks([])
             axes.set_yticks([])
             axes.spines[:].set_visible(False)
-        assert candidate.edit is not None
+        assert candidate.edit is not None and candidate.flip is not None
         row[0].imshow(images.open(candidate.source))
-        if control := _control_of(candidate):
+        with contextlib.suppress(ValidationError):  # an editor may store no control image
+            control = ImageRef.model_validate(candidate.edit.extra.get("control"))
             row[1].imshow(images.open(control))
         row[3].imshow(images.open(candidate.edit.image))
-        texts = (2, _described(candidate)), (4, "\n".join(map(_worded, found)) or "not judged")
-        for column, text in texts:
-            row[column].text(0, 0.98, text, va="top", fontsize=7.5, transform=row[column].transAxes)
+        answers = f"{candidate.item.answer_text} → {candidate.flip.new_text}"
+        parts = (candidate.item.question, answers, candidate.edit.caption_text)
+        description = "\n".join(_short_lines(part, 46, 8) for part in parts)
+        for axes, text in ((row[2], description), (row[4], _in_words(about) or "not judged")):
+            axes.text(0, 0.98, text, va="top", fontsize=7.5, transform=axes.transAxes)
     _save(figure, path)
 
 
-def _rejects(verdicts: Sequence[Verdict]) -> bool:
-    return any(verdict.decision == "reject" for verdict in verdicts)
+def _in_words(verdicts: Sequence[Verdict]) -> str:
+    """Return what raters said, in short lines."""
+    texts = (
+        f"{verdict.rater}: {verdict.decision}{f' ({verdict.reason})' if verdict.reason else ''}"
+        for verdict in verdicts
+    )
+    return "\n".join(_short_lines(text, 36, 5) for text in texts)
 
 
-def _described(candidate: Candidate) -> str:
-    """Return question, old and new answer, and the caption, in short lines."""
-    assert candidate.flip is not None and candidate.edit is not None
-    answers = f"{candidate.item.answer_text} → {candidate.flip.new_text}"
-    parts = (candidate.item.question, answers, candidate.edit.caption_text)
-    return "\n".join("\n".join(textwrap.wrap(part, 46)[:8]) for part in parts)
-
-
-def _worded(verdict: Verdict) -> str:
-    """Return what a rater said, in short lines."""
-    reason = f" ({verdict.reason})" if verdict.reason else ""
-    return "\n".join(textwrap.wrap(f"{verdict.rater}: {verdict.decision}{reason}", 36)[:5])
-
-
-def _control_of(candidate: Candidate) -> ImageRef | None:
-    """Return the stored control image; None if the editor stored none."""
-    assert candidate.edit is not None
-    with contextlib.suppress(ValidationError):
-        return ImageRef.model_validate(candidate.edit.extra.get("control"))
-    return None
+def _short_lines(text: str, width: int, n_lines: int) -> str:
+    return "\n".join(textwrap.wrap(text, width)[:n_lines])
 
 
 def _check_suffix(path: Path) -> None:
@@ -154,15 +148,10 @@ def _save(figure: Figure, path: Path) -> None:
         figure.savefig(partial, format=path.suffix[1:].lower())
 
 
-def _first_changed(pair: Pair, item: Item) -> int:
-    """Return the position of the first image that differs, or of the item's last."""
-    return min(pair.changed[0], len(item.images) - 1)
-
-
-def _spread(shown: Sequence[_Shown], n: int, item_of: Callable[[_Shown], Item]) -> list[_Shown]:
+def _from_all_categories(values: Sequence[T], n: int, item_of: Callable[[T], Item]) -> list[T]:
     """Take pairs or edits in turn from every category, in order."""
-    by_category: dict[str, list[_Shown]] = {}
-    for one in shown:
-        by_category.setdefault(item_of(one).category, []).append(one)
+    by_category: dict[str, list[T]] = {}
+    for value in values:
+        by_category.setdefault(item_of(value).category, []).append(value)
     turns = chain.from_iterable(zip_longest(*by_category.values()))
-    return [one for one in turns if one is not None][:n]
+    return [value for value in turns if value is not None][:n]

@@ -114,11 +114,9 @@ def themed(svg: str) -> str:
     dark = dict(zip(LIGHT.colors(), DARK.colors(), strict=True))
     names = {color: f"--c{at}" for at, color in enumerate(dark)}
 
-    def rules(theme: dict[str, str]) -> str:
-        return ":root{" + ";".join(f"{names[old]}:{new}" for old, new in theme.items()) + "}"
-
-    light = {color: color for color in dark}
-    style = f"{rules(light)}@media (prefers-color-scheme:dark){{{rules(dark)}}}"
+    light = ";".join(f"{name}:{color}" for color, name in names.items())
+    dark_rules = ";".join(f"{names[color]}:{dark_color}" for color, dark_color in dark.items())
+    style = f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark_rules}}}}}"
     svg = re.sub(r"<[^>]*>", _short, svg[svg.index("<svg") :])
     for color, name in names.items():
         svg = svg.replace(color, f"var({name})")
@@ -216,13 +214,13 @@ def draw_stacks(
     """
     totals = [max(sum(counts), 1) for counts in zip(*(s.counts for s in stacks), strict=True)]
     units = [100 / total if percent else 1.0 for total in totals]
-    left = [0.0] * len(rows)
+    starts = [0.0] * len(rows)
     for stack in stacks:
         widths = [k * unit for k, unit in zip(stack.counts, units, strict=True)]
         bars = axes.barh(
             range(len(rows)),
             widths,
-            left=left,
+            left=starts,
             color=stack.color,
             edgecolor=LIGHT.paper,
             linewidth=0.8,
@@ -239,8 +237,8 @@ def draw_stacks(
             color=LIGHT.ink,
             bbox={"facecolor": LIGHT.paper, "edgecolor": "none", "alpha": 0.78, "pad": 1.2},
         )
-        left = [a + b for a, b in zip(left, widths, strict=True)]
+        starts = [a + b for a, b in zip(starts, widths, strict=True)]
     axes.set_yticks(range(len(rows)), rows)
     axes.invert_yaxis()
-    axes.set_xlim(0, 100 if percent else max(left, default=1))
+    axes.set_xlim(0, 100 if percent else max(starts, default=1))
     axes.tick_params(axis="y", length=0)

@@ -125,8 +125,8 @@ def write_tables(tables: Sequence[Table], folder: Path, page: str, title: str) -
 
 def _full_header(table: Table, column: Column) -> str:
     """Return a header after its group's; the main table's only group is in its caption."""
-    named = column.group and table.key != "gap"
-    return f"{column.group}: {column.header}" if named else column.header
+    has_group = column.group and table.key != "gap"
+    return f"{column.group}: {column.header}" if has_group else column.header
 
 
 def _md_line(cells: list[str], *, escape: bool = True) -> str:
