@@ -11,13 +11,14 @@ import pytest
 
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
+from flipbench.core.run import Run
 from flipbench.evaluate.page.report_page import _write_tables
 from flipbench.evaluate.predictions.gap import gap_of_predictions
 from flipbench.evaluate.report.score_frame import score_frame
 from flipbench.evaluate.report.score_tables import gap_table
 from flipbench.export.huggingface import dataset_card
 from flipbench.export.licence import decide
-from flipbench.export.recipe import _readme
+from flipbench.export.recipe import write_recipe
 from flipbench.filters.audit.page import markdown
 from tests.fixtures.prediction_files import both
 from tests.fixtures.report_data import make_data
@@ -57,8 +58,10 @@ def test_audit_md(tmp_path: Path) -> None:
 def test_readmes_of_exports(tmp_path: Path, kind: str) -> None:
     store = ImageStore(tmp_path)
     benchmark = PairedBenchmark(TAG, (), store, made_by={"raters": TAG})
-    check(
-        _readme(benchmark, "name", 3)
-        if kind == "recipe"
-        else dataset_card(benchmark, decide(benchmark, "CC-BY-4.0")).split("---")[2]
-    )
+    if kind == "card":
+        check(dataset_card(benchmark, decide(benchmark, "CC-BY-4.0")).split("---")[2])
+        return
+    run = Run(tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").write_text("{}")
+    *_, readme = write_recipe(benchmark, run, tmp_path)
+    check(readme.read_text())
