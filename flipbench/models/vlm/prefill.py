@@ -81,12 +81,16 @@ class PrefillRequest:
 
 @dataclass(frozen=True)
 class Prefix:
-    """A text that has been read but for its last token; ``shift`` is of rotary positions."""
+    """Tokens, and the keys and values of all of them, or but the last of what generates.
+
+    ``shift`` is that of their rotary positions. ``prompt`` are the tokens of pictures and what
+    precedes them as the tokenizer writes them, with one placeholder per image.
+    """
 
     ids: list[int]
     layers: Layers
-    last_id: int
     shift: int
+    prompt: list[int] = field(default_factory=list)
 
 
 @dataclass
@@ -104,17 +108,7 @@ class PrefillResult:
     prefixes: dict[int, Prefix] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class _ImagePrefix:
-    """What prompts about some pictures begin with, up to the last one, as it was read."""
-
-    prompt: list[int]  # with one placeholder per image
-    ids: list[int]  # with expanded image tokens
-    layers: Layers
-    shift: int
-
-
-_NO_IMAGES = _ImagePrefix([], [], [], 0)
+_NO_IMAGES = Prefix([], [], 0)
 Requests = Mapping[int, PrefillRequest]
 Process = Callable[[Sequence[int]], Mapping[str, Any]]
 
@@ -131,7 +125,7 @@ class Prefiller:
     def __init__(self, model: Any, pad: int, mib: int | None = None) -> None:
         self._model, self._pad = model, pad
         self._rope_owner = next((m for m in model.modules() if "rope_deltas" in vars(m)), None)
-        self._cache: OrderedDict[Images, _ImagePrefix] = OrderedDict()
+        self._cache: OrderedDict[Images, Prefix] = OrderedDict()
         self._weight_versions: tuple[int, ...] = ()
         self._longest = 0  # tokens of pictures
         self._cost = forward_cost(model.device.type)
@@ -237,7 +231,7 @@ class Prefiller:
             at = slice(width - len(ids), None)  # a copy, so that the batch's can be freed
             layers = [(x.keys[i, :, at].clone(), x.values[i, :, at].clone()) for x in cache.layers]
             shift = 0 if self._rope_owner is None else int(self._rope_owner.rope_deltas[i])
-            self._cache[request.images] = _ImagePrefix(prompt, ids, layers, shift)
+            self._cache[request.images] = Prefix(ids, layers, shift, prompt)
 
     def _prefill_suffixes(
         self, part: Mapping[Images, Sequence[int]], requests: Requests
@@ -245,7 +239,7 @@ class Prefiller:
         """Read what follows the pictures."""
         text = self._model.config.get_text_config()
         context = getattr(text, "max_position_embeddings", None) or 2**31
-        trees = list[tuple[_ImagePrefix, TokenTree]]()
+        trees = list[tuple[Prefix, TokenTree]]()
         for images, keys in part.items():
             prefix = self._cache[images] if images else _NO_IMAGES
             n, room = len(prefix.prompt), context - len(prefix.ids)
@@ -269,7 +263,7 @@ class Prefiller:
 
     def _forward(
         self,
-        trees: Sequence[tuple[_ImagePrefix, TokenTree]],
+        trees: Sequence[tuple[Prefix, TokenTree]],
         requests: Requests,
         result: PrefillResult,
         states: list[torch.Tensor],
@@ -301,17 +295,14 @@ class Prefiller:
                 if request.n_new:
                     at = [*range(n_before - len(prefix.ids), n_before)]
                     at += [n_before + node for node in path]
-                    result.prefixes[key] = Prefix(
-                        [*prefix.ids, *(tree.tokens[node] for node in path)],
-                        [(x.keys[i, :, at], x.values[i, :, at]) for x in cache.layers]
-                        if at
-                        else [],
-                        (request.suffix or request.prompt)[-1],
-                        prefix.shift,
-                    )
+                    read_layers = cache.layers if at else ()  # else there may be no cache
+                    layers = [(x.keys[i, :, at], x.values[i, :, at]) for x in read_layers]
+                    ids = [*prefix.ids, *(tree.tokens[node] for node in path)]
+                    ids.append((request.suffix or request.prompt)[-1])
+                    result.prefixes[key] = Prefix(ids, layers, prefix.shift)
 
     def _inputs(
-        self, trees: Sequence[tuple[_ImagePrefix, TokenTree]], n_before: int, width: int
+        self, trees: Sequence[tuple[Prefix, TokenTree]], n_before: int, width: int
     ) -> dict[str, torch.Tensor]:
         """Return the inputs of trees of up to ``width`` tokens after up to ``n_before`` others."""
         ids = np.full((len(trees), width), self._pad)
@@ -346,7 +337,7 @@ class Prefiller:
         if self._rope_owner is not None:
             shifts = [[prefix.shift] for prefix in prefixes]
             self._rope_owner.rope_deltas = torch.tensor(shifts, device=device)
-        inputs = left_padded([[*prefix.ids, prefix.last_id] for prefix in prefixes], self._pad)
+        inputs = left_padded([prefix.ids for prefix in prefixes], self._pad)
         inputs = {name: values.to(device) for name, values in inputs.items()}
         width = inputs["input_ids"].shape[1] - 1
         if cache := stacked_cache([prefix.layers for prefix in prefixes], width):
