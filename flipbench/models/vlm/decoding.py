@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -74,23 +74,25 @@ class Decoding(LogitsProcessor):  # type: ignore[misc]
         return scores
 
     def fields(
-        self, ids: Sequence[Sequence[int]], end_ids: Sequence[int | None]
+        self, ids: Sequence[Sequence[int]], end_ids: Collection[int | None]
     ) -> list[dict[str, Any]]:
         """Return the token statistics of each row's reply, up to its end, if they were kept."""
         if not self._keeps_statistics:
             return [{}] * len(ids)
         rows = []
         for row, tokens in enumerate(ids):
-            length = next(
-                (i for i, token in enumerate(tokens) if token in end_ids), len(tokens) - 1
-            )
-            steps = self._steps[: length + 1]
+            steps = self._steps[: min(n_before_end(tokens, end_ids) + 1, len(tokens))]
             parts = {
                 field.name: torch.stack([getattr(step, field.name)[row] for step in steps])
                 for field in fields(TokenStatistics)
             }
             rows.append(TokenStatistics(**parts).fields(every_token=True))
         return rows
+
+
+def n_before_end(ids: Sequence[int], end_ids: Collection[int | None]) -> int:
+    """Return how many tokens precede the end token; all if there is none."""
+    return next((i for i, token in enumerate(ids) if token in end_ids), len(ids))
 
 
 def sample(logits: torch.Tensor, temperatures: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:

@@ -26,7 +26,7 @@ from flipbench.models.vlm.checkpoints import (
     resolve_path,
 )
 from flipbench.models.vlm.conversation import RAW, Conversation, append_replies
-from flipbench.models.vlm.decoding import Decoding, plain_generation
+from flipbench.models.vlm.decoding import Decoding, n_before_end, plain_generation
 from flipbench.models.vlm.families import EVERYTHING, family_of, is_encoder_decoder
 from flipbench.models.vlm.loading import architecture, load_model, usable_device
 from flipbench.models.vlm.prefill import Prefiller, PrefillRequest, can_share, left_padded
@@ -316,7 +316,7 @@ class HuggingFaceVLM:
         for (i, task), text, fields, n_tokens, row in zip(
             tasks.items(), texts, statistics, lengths, new_ids, strict=True
         ):
-            n_reply = next((n for n, token in enumerate(row, 1) if token in self.end_ids), len(row))
+            n_reply = min(n_before_end(row, self.end_ids) + 1, len(row))
             if error := self.too_long(n_tokens + n_reply, task.where):
                 answers[i] = error
                 continue

@@ -15,6 +15,7 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import JsonDict
 from flipbench.models.chat.messages import ChatReply, ChatRequest
 from flipbench.models.protocols import release
+from flipbench.models.vlm.decoding import n_before_end
 from flipbench.models.vlm.huggingface import HuggingFaceVLM, lazy_vlm
 from flipbench.prompting.wrappers import answer_text
 
@@ -91,7 +92,8 @@ class LocalChat:
             return [self._answer([request], images)[0] for request in requests]
         ids = self._generate(inputs, requests[0].item_id)[:, inputs["input_ids"].shape[1] :]
         return [
-            self.vlm.too_long(n + len(self._until_end(row)), request.item_id) or self._read(row, n)
+            self.vlm.too_long(n + n_before_end(row, self.vlm.end_ids), request.item_id)
+            or self._read(row, n)
             for row, n, request in zip(ids.tolist(), n_prompts, requests, strict=True)
         ]
 
@@ -109,14 +111,9 @@ class LocalChat:
             )
         return ids
 
-    def _until_end(self, ids: list[int]) -> list[int]:
-        """Return the new tokens of one row before its end token, or all of them."""
-        ends = self.vlm.end_ids
-        return ids[: next((i for i, token in enumerate(ids) if token in ends), len(ids))]
-
     def _read(self, ids: list[int], n_prompt: int) -> ChatReply | Exception:
         """Read the new tokens of one row, up to its end token."""
-        reply = self._until_end(ids)
+        reply = ids[: n_before_end(ids, self.vlm.end_ids)]
         if len(reply) == len(ids):
             return ServiceError(
                 f"{self.name}: the reply was cut off after {len(ids)} tokens; raise max_tokens"
