@@ -27,7 +27,7 @@ class EditStage:
 
     Parameters
     ----------
-    known : mapping of str to dict, optional
+    known_settings : mapping of str to dict, optional
         Settings that name a library's version, as `versioned_settings` returns them: these edits
         keep their ids.
     """
@@ -40,10 +40,10 @@ class EditStage:
         editor: Editor,
         images: ImageStore,
         seed: int = 0,
-        known: Mapping[str, JsonDict] | None = None,
+        known_settings: Mapping[str, JsonDict] | None = None,
     ) -> None:
         self.editor, self.images, self.seed = editor, images, seed
-        self.known, self.versions = known or {}, versions()
+        self.known, self.versions = known_settings or {}, versions()
 
     def id_of(self, candidate: Candidate) -> str:
         """Return the id of the candidate's edit."""
@@ -113,7 +113,7 @@ def versioned_settings(edits: Iterable[Mapping[str, Any]]) -> dict[str, JsonDict
     ``edits`` are what their ids are made of, as `made_of` returns it. If an edit was drawn by
     several versions, the installed one counts, else the last.
     """
-    known: dict[str, JsonDict] = {}
+    settings_by_id: dict[str, JsonDict] = {}
     installed = versions().get(_LIBRARY)
     for parts in edits:
         settings = parts["settings"]
@@ -121,6 +121,6 @@ def versioned_settings(edits: Iterable[Mapping[str, Any]]) -> dict[str, JsonDict
             continue
         unversioned = {key: value for key, value in settings.items() if key != _LIBRARY}
         edit_id = Edit.id_for(**{**parts, "settings": unversioned})
-        if edit_id not in known or known[edit_id][_LIBRARY] != installed:
-            known[edit_id] = settings
-    return known
+        if edit_id not in settings_by_id or settings_by_id[edit_id][_LIBRARY] != installed:
+            settings_by_id[edit_id] = settings
+    return settings_by_id

@@ -26,7 +26,7 @@ class FlipStage:
     Parameters
     ----------
     seed : int
-    given : mapping, optional
+    new_answers : mapping, optional
         New answers by item name: an option's letter or text, or any text for a free-form item.
         Answers of all other items are drawn.
     letters : mapping, optional
@@ -47,11 +47,11 @@ class FlipStage:
     def __init__(
         self,
         seed: int = 0,
-        given: Mapping[str, str] | None = None,
+        new_answers: Mapping[str, str] | None = None,
         letters: Mapping[str, int | None] | None = None,
         reachable: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        self.seed, self.given, self.letters = seed, dict(given or {}), letters
+        self.seed, self.given, self.letters = seed, dict(new_answers or {}), letters
         self.reachable = reachable or {}
 
     def id_of(self, item: Item) -> str:
@@ -95,19 +95,21 @@ class FlipStage:
                 "a free-form item has no options to draw from; give its new answer in"
                 " generate.new_answers, or use a captioner that can propose one"
             )
-        others = drawable_options(item, self.reachable)
-        if not others and drawable_options(item):
+        allowed = drawable_options(item, self.reachable)
+        if not allowed and drawable_options(item):
             raise DataError(
                 "no exact edit makes another option true; mark the objects in a file of regions,"
                 " or name another editor under generate.editor.otherwise"
             )
-        if not others:
-            reasons = {why for text in item.options or () if (why := why_undrawable(text))}
-            listed = f" that a picture could show ({'; '.join(sorted(reasons))})" if reasons else ""
-            raise DataError(f"no option{listed} differs from the answer")
+        if not allowed:
+            reasons = {reason for text in item.options or () if (reason := why_undrawable(text))}
+            because = (
+                f" that a picture could show ({'; '.join(sorted(reasons))})" if reasons else ""
+            )
+            raise DataError(f"no option{because} differs from the answer")
         index = None if self.letters is None else self.letters.get(item.id)
         if index is None:
-            index = draw_option(others, item.id, self.seed)
+            index = draw_option(allowed, item.id, self.seed)
         if item.options is None:
             assert words is not None
             return None, words[index]

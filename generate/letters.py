@@ -18,13 +18,13 @@ MIN_BALANCED = 20
 _TRUTH_WORDS = (frozenset({"yes", "no"}), frozenset({"true", "false"}))
 
 
-def same_text(one: str, other: str) -> bool:
+def same_text(a: str, b: str) -> bool:
     """Return whether two answers are equal, ignoring case and surrounding blanks.
 
     >>> same_text(" Red", "red"), same_text("2", "two")
     (True, False)
     """
-    return one.casefold().strip() == other.casefold().strip()
+    return a.casefold().strip() == b.casefold().strip()
 
 
 def drawable_options(item: Item, reachable: Mapping[str, Sequence[int]] | None = None) -> list[int]:
@@ -83,8 +83,8 @@ def matched_letters(
     """
     kinds: dict[tuple[str, ...], list[_Named]] = defaultdict(list)
     for item in items:
-        if named := _Named.of(item, drawable_options(item, reachable)):
-            kinds[named.kind].append(named)
+        if member := _Named.of(item, drawable_options(item, reachable)):
+            kinds[member.kind].append(member)
     letters: dict[str, int | None] = {}
     for members in kinds.values():
         draws = _Draws(members, seed)
@@ -141,27 +141,27 @@ class _Draws:
         for member in members:
             self._excess[member.old] -= 1
             by_option = {index: name for name, index in member.new.items()}
-            drawn = draw_option(sorted(by_option), member.item_id, seed)
-            self._set(member, by_option[drawn])
+            option = draw_option(sorted(by_option), member.item_id, seed)
+            self._set(member, by_option[option])
 
     def match(self, *, leave_out: bool) -> None:
         """Change as few draws as it takes; if asked to, leave out what cannot be matched."""
         while (shift := self._shift()) or (leave_out and self._leave_one_out()):
-            for old, new in itertools.pairwise(shift):
-                self._set(self._members[self._movable[old, new][0]], new)
+            for from_name, to_name in itertools.pairwise(shift):
+                self._set(self._members[self._movable[from_name, to_name][0]], to_name)
 
     def _set(self, member: _Named, name: str) -> None:
         self._excess[self.names.get(member.item_id, "")] -= 1
         self._excess[name] += 1
         self.names[member.item_id] = name
-        for other in member.new:
-            if other != name:
-                heapq.heappush(self._movable[name, other], self._rank[member.item_id])
+        for other_name in member.new:
+            if other_name != name:
+                heapq.heappush(self._movable[name, other_name], self._rank[member.item_id])
 
-    def _may_move(self, old: str, new: str) -> bool:
+    def _may_move(self, from_name: str, to_name: str) -> bool:
         """Return whether an item with one answer may have another, which is first in its heap."""
-        heap = self._movable[old, new]
-        while heap and self.names.get(self._members[heap[0]].item_id) != old:
+        heap = self._movable[from_name, to_name]
+        while heap and self.names.get(self._members[heap[0]].item_id) != from_name:
             heapq.heappop(heap)
         return bool(heap)
 
@@ -170,11 +170,11 @@ class _Draws:
         ways = {name: [name] for name in starts}
         queue = deque(ways)
         while queue:
-            here = queue.popleft()
-            for there in sorted({new for old, new in list(self._movable) if old == here}):
-                if there not in ways and self._may_move(here, there):
-                    ways[there] = [*ways[here], there]
-                    queue.append(there)
+            name = queue.popleft()
+            for next_name in sorted({b for a, b in list(self._movable) if a == name}):
+                if next_name not in ways and self._may_move(name, next_name):
+                    ways[next_name] = [*ways[name], next_name]
+                    queue.append(next_name)
         return ways
 
     def _signs(self) -> tuple[list[str], list[str]]:
@@ -197,7 +197,7 @@ class _Draws:
             return False
         reached = self._reached(often)
         surplus = [m for m in self._members if m.old in rarely and m.item_id in self.names]
-        dropped = min(surplus, key=lambda m: self.names[m.item_id] not in reached)
-        self._excess[dropped.old] += 1
-        self._excess[self.names.pop(dropped.item_id)] -= 1
+        left_out = min(surplus, key=lambda m: self.names[m.item_id] not in reached)
+        self._excess[left_out.old] += 1
+        self._excess[self.names.pop(left_out.item_id)] -= 1
         return True

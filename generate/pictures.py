@@ -108,8 +108,8 @@ class ByChat:
     def _read(self, candidate: Candidate, reply: ChatReply) -> Chosen | Exception:
         n_images, number = len(candidate.item.images), named_picture(reply.text)
         if number is None:
-            why = "declined to choose" if declines(reply.text) else "names no one picture"
-            return ServiceError(f"the reply {why}: {reply.text.strip()[-200:]!r}")
+            problem = "declined to choose" if declines(reply.text) else "names no one picture"
+            return ServiceError(f"the reply {problem}: {reply.text.strip()[-200:]!r}")
         if not 1 <= number <= n_images:
             return ServiceError(f"the reply names picture {number}, but there are {n_images}")
         return Chosen(number - 1, reply=reply.text.strip(), usage=reply.usage)
@@ -160,14 +160,14 @@ class ByModel:
                 f"{self.vlm.name} returns no option probabilities, which 'generate.picture: by:"
                 " model' needs; name a checkpoint, or choose by position, largest or captioner"
             )
-        asked = [result_or_error(self._probes, candidate) for candidate in candidates]
-        probes = [p for row in asked if not isinstance(row, Exception) for p in row]
+        probes_of_each = [result_or_error(self._probes, candidate) for candidate in candidates]
+        probes = [p for row in probes_of_each if not isinstance(row, Exception) for p in row]
         responses = iter(self.vlm.ask(probes, images) if probes else ())
         return [
             row
             if isinstance(row, Exception)
             else _most_telling(candidate, [next(responses) for _ in row])
-            for candidate, row in zip(candidates, asked, strict=True)
+            for candidate, row in zip(candidates, probes_of_each, strict=True)
         ]
 
     def release(self) -> None:
@@ -214,10 +214,10 @@ class ChoosePictureStage:
     def __call__(self, candidates: Sequence[Candidate]) -> list[PictureChoice | Exception]:
         """Choose for a batch."""
         return [
-            chosen
-            if isinstance(chosen, Exception)
-            else PictureChoice(**self._key(candidate), **vars(chosen))
-            for candidate, chosen in zip(
+            choice
+            if isinstance(choice, Exception)
+            else PictureChoice(**self._key(candidate), **vars(choice))
+            for candidate, choice in zip(
                 candidates, self.chooser(candidates, self.images), strict=True
             )
         ]
@@ -257,7 +257,7 @@ def _most_telling(
     candidate: Candidate, responses: Sequence[Response | Exception]
 ) -> Chosen | Exception:
     """Return the image with the largest share for the right answer, or the first error."""
-    right, shares = right_option(candidate.item), []
+    true_option, shares = right_option(candidate.item), []
     for response in responses:
         if isinstance(response, Exception):
             return response
@@ -267,7 +267,7 @@ def _most_telling(
                 "the model would not write a letter first"
                 f" ({response.letter_share:.1%} of the probability); choose another model"
             )
-        if right is None or right >= len(log_probs):
+        if true_option is None or true_option >= len(log_probs):
             return ServiceError("the model returned no option probabilities")
-        shares.append(1 / sum(math.exp(log_p - log_probs[right]) for log_p in log_probs))
+        shares.append(1 / sum(math.exp(log_p - log_probs[true_option]) for log_p in log_probs))
     return Chosen(shares.index(max(shares)), tuple(shares))

@@ -64,22 +64,22 @@ def need(module: str, extra: str) -> Any:
         ) from error
 
 
-def shorten(text: str, most: int = 120) -> str:
-    """Return a text on one line of at most ``most`` characters, for a message.
+def shorten(text: str, max_length: int = 120) -> str:
+    """Return a text on one line of at most ``max_length`` characters, for a message.
 
     >>> shorten("two  words"), shorten("a" * 99, 7)
     ('two words', 'aaaa...')
     """
-    line = " ".join(text[: 4 * most].split())
-    is_whole = len(line) <= most and len(text) <= 4 * most
-    return line if is_whole else line[: most - 3] + "..."
+    line = " ".join(text[: 4 * max_length].split())
+    is_whole = len(line) <= max_length and len(text) <= 4 * max_length
+    return line if is_whole else line[: max_length - 3] + "..."
 
 
-def nearest(word: str, known: list[str]) -> str:
+def nearest(word: str, names: list[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the closest known word, or an empty string.
 
     >>> nearest("epoch", ["epochs", "seed"])
     "; did you mean 'epochs'?"
     """
-    close = get_close_matches(word[:100], known[:20_000], n=1, cutoff=0.75)
+    close = get_close_matches(word[:100], names[:20_000], n=1, cutoff=0.75)
     return f"; did you mean {close[0]!r}?" if close else ""

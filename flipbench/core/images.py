@@ -65,14 +65,14 @@ class ImageStore:
         self.folder = folder
         self._intact: dict[Path, tuple[int, int, int]] = {}  # the state of each file when hashed
 
-    def put(self, data: bytes, what: str) -> ImageRef:
+    def put(self, data: bytes, origin: str) -> ImageRef:
         """Validate an image file's bytes and store them unchanged; a damaged file is replaced.
 
         Parameters
         ----------
         data : bytes
             The file's content.
-        what : str
+        origin : str
             Its origin, for error messages ("row 7 of x.tsv").
 
         Raises
@@ -81,12 +81,12 @@ class ImageStore:
             If the bytes are not an image, are truncated, exceed ``MAX_PIXELS`` pixels, have an
             edge shorter than ``MIN_EDGE`` pixels, or cannot be written.
         """
-        fmt, width, height = check_image(data, what)
+        fmt, width, height = check_image(data, origin)
         return self._store(data, _SUFFIX[fmt], width, height)
 
-    def put_image(self, image: Image.Image, what: str) -> ImageRef:
+    def put_image(self, image: Image.Image, origin: str) -> ImageRef:
         """Store a generated image losslessly, as PNG; raises as `put`."""
-        check_size(*image.size, what)
+        check_size(*image.size, origin)
         return self._store(png_bytes(image), "png", *image.size)
 
     def path(self, ref: ImageRef) -> Path:
@@ -173,24 +173,24 @@ def as_rgb(image: Image.Image) -> Image.Image:
     return image.convert("RGB")
 
 
-def check_image(data: bytes, what: str) -> tuple[str, int, int]:
+def check_image(data: bytes, origin: str) -> tuple[str, int, int]:
     """Return (format, width, height) of the upright image; raises as `ImageStore.put`."""
-    fmt, image = decode(data, what)
+    fmt, image = decode(data, origin)
     return fmt, *image.size
 
 
-def check_size(width: int, height: int, what: str) -> None:
+def check_size(width: int, height: int, origin: str) -> None:
     """Raise a `DataError` if an image is too large or too small to be stored."""
     if width * height > MAX_PIXELS:
         raise DataError(
-            f"{what}: the image has {width} x {height} pixels, over the limit of"
+            f"{origin}: the image has {width} x {height} pixels, over the limit of"
             f" {MAX_PIXELS:,}; make it smaller"
         )
     if min(width, height) < MIN_EDGE:
-        raise DataError(f"{what}: the image is only {width} x {height} pixels; replace the file")
+        raise DataError(f"{origin}: the image is only {width} x {height} pixels; replace the file")
 
 
-def decode(data: bytes, what: str, *, draft: int | None = None) -> tuple[str, Image.Image]:
+def decode(data: bytes, origin: str, *, draft: int | None = None) -> tuple[str, Image.Image]:
     """Return the format and the image, as `as_rgb`.
 
     With ``draft``, a JPEG may be read at a fraction of its size, with edges of at least ``draft``
@@ -199,18 +199,18 @@ def decode(data: bytes, what: str, *, draft: int | None = None) -> tuple[str, Im
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # large sizes and odd EXIF data are handled here
-            _check_jpeg_segments(data, what)
+            _check_jpeg_segments(data, origin)
             with open_image(io.BytesIO(data)) as image:
                 width, height, fmt = *image.size, str(image.format)
-                check_size(width, height, what)
+                check_size(width, height, origin)
                 if fmt in ("JPEG", "MPO") and _is_too_short(data, width, height):
                     raise DataError(
-                        f"{what}: the image is damaged ({len(data):,} bytes cannot hold"
+                        f"{origin}: the image is damaged ({len(data):,} bytes cannot hold"
                         f" {width} x {height} pixels); replace the file"
                     )
                 if image.mode == "F":
                     raise DataError(
-                        f"{what}: floating-point pixels have no defined white level; convert the"
+                        f"{origin}: floating-point pixels have no defined white level; convert the"
                         " image to PNG"
                     )
                 if draft:
@@ -218,18 +218,18 @@ def decode(data: bytes, what: str, *, draft: int | None = None) -> tuple[str, Im
                 rgb = as_rgb(image)
                 if fmt == "PNG" and _lacks_rows(image, data):
                     raise DataError(
-                        f"{what}: the image is damaged (rows of its pixels are missing); replace"
+                        f"{origin}: the image is damaged (rows of its pixels are missing); replace"
                         " the file"
                     )
                 return fmt, rgb
     except Image.DecompressionBombError as error:
-        raise DataError(f"{what}: the image is too large to open safely ({error})") from error
+        raise DataError(f"{origin}: the image is too large to open safely ({error})") from error
     except UnidentifiedImageError as error:
         raise DataError(
-            f"{what}: not an image ({len(data)} bytes); replace the file, or convert it to PNG"
+            f"{origin}: not an image ({len(data)} bytes); replace the file, or convert it to PNG"
         ) from error
     except (OSError, SyntaxError, ValueError, zlib.error) as error:
-        raise DataError(f"{what}: the image is damaged ({error}); replace the file") from error
+        raise DataError(f"{origin}: the image is damaged ({error}); replace the file") from error
 
 
 def open_image(file: str | Path | IO[bytes]) -> Image.Image:
@@ -237,7 +237,7 @@ def open_image(file: str | Path | IO[bytes]) -> Image.Image:
     return Image.open(file, formats=IMAGE_FORMATS)
 
 
-def _check_jpeg_segments(data: bytes, what: str) -> None:
+def _check_jpeg_segments(data: bytes, origin: str) -> None:
     """Refuse a JPEG of many EXIF segments, each of which Pillow copies, or of many scans."""
     if not data.startswith(b"\xff\xd8"):
         return
@@ -252,11 +252,11 @@ def _check_jpeg_segments(data: bytes, what: str) -> None:
         n_exif += code == 0xE1 and data[at + 2 : at + 6] == b"Exif"
         n_scans += code == 0xDA
         if n_exif > _MAX_EXIF:
-            raise DataError(f"{what}: the image is damaged (EXIF); replace the file")
+            raise DataError(f"{origin}: the image is damaged (EXIF); replace the file")
         if n_scans > _MAX_SCANS:
             raise DataError(
-                f"{what}: a JPEG of more than {_MAX_SCANS} scans may take minutes to open; convert"
-                " the image to PNG"
+                f"{origin}: a JPEG of more than {_MAX_SCANS} scans may take minutes to open;"
+                " convert the image to PNG"
             )
         at += int.from_bytes(data[at : at + 2])
 
@@ -279,14 +279,14 @@ def _lacks_rows(image: Image.Image, data: bytes) -> bool:
         return False
     bits = data[24] * _CHANNELS[data[25]]
     passes = (*_ADAM7, (1, 0, 2, 1)) if data[28] else ((1, 0, 1, 0),)
-    expected = 0
+    n_expected = 0
     for step_x, x, step_y, y in passes:
         columns, rows = -(-(width - x) // step_x), -(-(height - y) // step_y)
-        expected += rows * (1 + (columns * bits + 7) // 8) if columns > 0 and rows > 0 else 0
+        n_expected += rows * (1 + (columns * bits + 7) // 8) if columns > 0 and rows > 0 else 0
     stream, n, at = zlib.decompressobj(), 0, 8
-    while at + 8 <= len(data) and n < expected:
+    while at + 8 <= len(data) and n < n_expected:
         size = int.from_bytes(data[at : at + 4])
         if data[at + 4 : at + 8] == b"IDAT":
-            n += len(stream.decompress(data[at + 8 : at + 8 + size], expected))
+            n += len(stream.decompress(data[at + 8 : at + 8 + size], n_expected))
         at += 12 + size
-    return n < expected
+    return n < n_expected

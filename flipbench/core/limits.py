@@ -55,10 +55,10 @@ class Limit(NamedTuple):
             f" raise {self.variable}"
         )
 
-    def check(self, n: int, where: object) -> None:
-        """Raise a `DataError` about ``where`` if ``n`` is over the limit."""
+    def check(self, n: int, source: object) -> None:
+        """Raise a `DataError` about ``source`` if ``n`` is over the limit."""
         if problem := self.excess(n):
-            raise DataError(f"{where}: {problem}")
+            raise DataError(f"{source}: {problem}")
 
 
 FILE_BYTES = Limit("FLIPBENCH_MAX_FILE_BYTES", 256_000_000, "bytes")
@@ -79,7 +79,7 @@ COLUMNS = Limit("FLIPBENCH_MAX_COLUMNS", 16_384, "columns")
 LIMITS = (FILE_BYTES, TABLE_BYTES, ROWS, CELLS, COLUMNS)
 
 
-def bounded_lines(file: IO[AnyStr], where: object) -> Iterator[AnyStr]:
+def bounded_lines(file: IO[AnyStr], source: object) -> Iterator[AnyStr]:
     """Yield the lines of a file; one that never ends is not read into memory.
 
     Raises
@@ -92,11 +92,11 @@ def bounded_lines(file: IO[AnyStr], where: object) -> Iterator[AnyStr]:
     while line := file.readline(longest + 1):
         number += 1
         if len(line) > longest:
-            FILE_BYTES.check(len(line), f"{where}, line {number}")
+            FILE_BYTES.check(len(line), f"{source}, line {number}")
         yield line
 
 
-def check_zip(file: Any, limit: Limit, where: object) -> None:
+def check_zip(file: Any, limit: Limit, source: object) -> None:
     """Check what a zip archive, such as a workbook or a log, unpacks to.
 
     `zipfile` reads no more of a member than the size it tells.
@@ -109,17 +109,17 @@ def check_zip(file: Any, limit: Limit, where: object) -> None:
         If it is no archive.
     """
     with zipfile.ZipFile(file) as archive:
-        limit.check(sum(member.file_size for member in archive.infolist()), where)
+        limit.check(sum(member.file_size for member in archive.infolist()), source)
 
 
-def check_parquet(file: Any, where: object, *, in_memory: bool = True) -> None:
+def check_parquet(file: Any, source: object, *, in_memory: bool = True) -> None:
     """Check what a parquet file says of its rows, cells and bytes.
 
     Parameters
     ----------
     file : pyarrow.parquet.ParquetFile
         An open file, of which only the end has been read.
-    where : object
+    source : object
         Its name, for the message.
     in_memory : bool
         Whether all of it is held in memory; if not, its bytes are not limited.
@@ -130,9 +130,9 @@ def check_parquet(file: Any, where: object, *, in_memory: bool = True) -> None:
         If there is more than a table may have.
     """
     about = file.metadata
-    ROWS.check(about.num_rows, where)
+    ROWS.check(about.num_rows, source)
     groups = [about.row_group(number) for number in range(about.num_row_groups)]
     columns = [group.column(number) for group in groups for number in range(group.num_columns)]
-    CELLS.check(sum(column.num_values for column in columns), where)  # those in lists, too
+    CELLS.check(sum(column.num_values for column in columns), source)  # those in lists, too
     if in_memory:
-        TABLE_BYTES.check(sum(group.total_byte_size for group in groups), where)
+        TABLE_BYTES.check(sum(group.total_byte_size for group in groups), source)

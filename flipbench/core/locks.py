@@ -21,7 +21,7 @@ from flipbench.core.errors import DataError
 
 log = logging.getLogger(__name__)
 _TRY_EVERY = 0.2  # seconds
-_held: Counter[tuple[int, Path]] = Counter()
+_n_holders: Counter[tuple[int, Path]] = Counter()
 _guard = threading.Lock()
 
 
@@ -72,8 +72,8 @@ def exclusive_lock(folder: Path, work: str, share: Share | None = None) -> Itera
     name = re.sub(r"[^\w.+-]+", "-", work)[:120]
     key = os.getpid(), folder.absolute() / name
     with _guard:
-        _held[key] += 1
-        is_first = _held[key] == 1
+        _n_holders[key] += 1
+        is_first = _n_holders[key] == 1
     try:
         with contextlib.ExitStack() as locks:
             if is_first:
@@ -84,7 +84,7 @@ def exclusive_lock(folder: Path, work: str, share: Share | None = None) -> Itera
             yield
     finally:
         with _guard:
-            _held[key] -= 1
+            _n_holders[key] -= 1
 
 
 @contextlib.contextmanager

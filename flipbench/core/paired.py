@@ -65,7 +65,7 @@ class Pair:
     def changed(self) -> tuple[int, ...]:
         """The positions, from 0, at which the two versions have different images."""
         sides = zip_longest(self.original.images, self.perturbed.images)
-        return tuple(i for i, (old, new) in enumerate(sides) if old != new)
+        return tuple(i for i, (a, b) in enumerate(sides) if a != b)
 
     @property
     def control(self) -> ImageRef | None:
@@ -147,8 +147,8 @@ class PairedBenchmark:
         return pd.DataFrame(rows, columns=columns)
 
     def __repr__(self) -> str:
-        judged = f"judged by {self.judged_by}" if self.judged_by else "not judged"
-        return f"<PairedBenchmark {self.name}: {len(self):,} pairs, {judged}>"
+        raters = f"judged by {self.judged_by}" if self.judged_by else "not judged"
+        return f"<PairedBenchmark {self.name}: {len(self):,} pairs, {raters}>"
 
     @property
     def judged_by(self) -> str:
@@ -183,8 +183,8 @@ class PairedBenchmark:
         What is computed from them is about this benchmark.
         """
         ranked = sorted(self.pairs, key=lambda p: generator(seed, p.original.id, "sample").random())
-        drawn = {pair.original.id for pair in ranked[:n]}
-        part = replace(self, pairs=tuple(p for p in self.pairs if p.original.id in drawn))
+        sampled_ids = {pair.original.id for pair in ranked[:n]}
+        part = replace(self, pairs=tuple(p for p in self.pairs if p.original.id in sampled_ids))
         vars(part)["id"] = self.id
         return part
 

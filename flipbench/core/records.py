@@ -587,12 +587,12 @@ class PairedCounts(Value):
         >>> (suspects.k, suspects.n, suspects.rate, round(suspects.share, 3))
         (3, 10, 0.3, 0.429)
         """
-        n, right = self.n11 + self.b + self.c + self.n00, self.n11 + self.b
+        n, n_right = self.n11 + self.b + self.c + self.n00, self.n11 + self.b
         return Suspects(
             k=self.b,
             n=n,
             rate=self.b / n if n else None,
-            share=self.b / right if right else None,
+            share=self.b / n_right if n_right else None,
             names=tuple(names),
         )
 

@@ -30,17 +30,17 @@ def leads_elsewhere(url: str, location: str, setting: str) -> str:
     'a:8000 redirects to b, which is another serve'
     """
     try:
-        here, there = urlsplit(url), urlsplit(urljoin(url, location))
-        if _server(here) == _server(there):
+        current, target = urlsplit(url), urlsplit(urljoin(url, location))
+        if _server(current) == _server(target):
             return ""
-        upgraded = here.scheme == "http" and there.scheme == "https"
-        if upgraded and here.hostname == there.hostname and _is_default(here, there):
+        upgraded = current.scheme == "http" and target.scheme == "https"
+        if upgraded and current.hostname == target.hostname and _is_default(current, target):
             return ""
-        name = _shown(there)
+        name = _shown(target)
     except ValueError:  # no address at all
-        here, name = urlsplit(url), "an invalid address"
+        current, name = urlsplit(url), "an invalid address"
     return (
-        f"{_shown(here)} redirects to {name}, which is another server and is not asked: it would"
+        f"{_shown(current)} redirects to {name}, which is another server and is not asked: it would"
         f" get what the first one gets; set {setting} to it if you trust it"
     )
 
@@ -61,8 +61,8 @@ class SameServer(HTTPRedirectHandler):
         PrerequisiteError
             If another server would get it.
         """
-        if why := leads_elsewhere(req.full_url, newurl, self.setting):
-            raise PrerequisiteError(why)
+        if refusal := leads_elsewhere(req.full_url, newurl, self.setting):
+            raise PrerequisiteError(refusal)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 

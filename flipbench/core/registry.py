@@ -37,14 +37,14 @@ def discover(package: str) -> list[ModuleType]:
     return [*modules, *(module for name in sorted(folders) for module in discover(name))]
 
 
-def load_target(target: str, where: str = "target") -> Any:
+def load_target(target: str, setting: str = "target") -> Any:
     """Return the object at an import path such as ``my_pkg.mod:MyDetector``.
 
     Its module is installed, or in a folder of ``PYTHONPATH``; importing it runs it.
 
     Parameters
     ----------
-    where : str
+    setting : str
         The configuration key that holds the path, for messages.
 
     Raises
@@ -59,13 +59,17 @@ def load_target(target: str, where: str = "target") -> Any:
     """
     module_name, colon, attribute = target.partition(":")
     if not (colon and all(part.isidentifier() for part in [*module_name.split("."), attribute])):
-        raise ConfigError(f"{where}: {target!r} is not an import path such as 'my_pkg.mod:MyClass'")
-    module = _import(module_name, where)
+        raise ConfigError(
+            f"{setting}: {target!r} is not an import path such as 'my_pkg.mod:MyClass'"
+        )
+    module = _import(module_name, setting)
     try:
         return getattr(module, attribute)
     except AttributeError:
         close = nearest(attribute, [name for name in vars(module) if not name.startswith("_")])
-        raise ConfigError(f"{where}: module {module_name!r} has no {attribute!r}{close}") from None
+        raise ConfigError(
+            f"{setting}: module {module_name!r} has no {attribute!r}{close}"
+        ) from None
 
 
 def entry_points(group: str) -> dict[str, Callable[[], Any]]:
@@ -90,16 +94,16 @@ def entry_points(group: str) -> dict[str, Callable[[], Any]]:
     return loaders
 
 
-def _import(name: str, where: str) -> ModuleType:
+def _import(name: str, setting: str) -> ModuleType:
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
-        missing = error.name or name
-    if name != missing and not name.startswith(f"{missing}."):
-        raise ConfigError(f"{where}: {name!r} needs the package {missing!r}, which is missing")
-    parent = missing.rpartition(".")[0]
+        absent = error.name or name
+    if name != absent and not name.startswith(f"{absent}."):
+        raise ConfigError(f"{setting}: {name!r} needs the package {absent!r}, which is missing")
+    parent = absent.rpartition(".")[0]
     paths = getattr(import_module(parent), "__path__", []) if parent else sys.path
-    close = nearest(missing, [f"{parent}.{m.name}".lstrip(".") for m in iter_modules(paths)])
-    if not parent and (Path(f"{missing}.py").exists() or Path(missing).is_dir()):
+    close = nearest(absent, [f"{parent}.{m.name}".lstrip(".") for m in iter_modules(paths)])
+    if not parent and (Path(f"{absent}.py").exists() or Path(absent).is_dir()):
         close = "; the current folder is not searched: install it, or set PYTHONPATH=. to allow it"
-    raise ConfigError(f"{where}: no module {missing!r}{close}")
+    raise ConfigError(f"{setting}: no module {absent!r}{close}")

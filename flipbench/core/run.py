@@ -169,10 +169,10 @@ class Run:
         files = (self.path / kind.kind / partition).rglob("*.jsonl")
         return sorted(files, key=lambda f: (f.name if f.name.startswith(_TIMED) else "", f))
 
-    def open_failures(self, stage: str, done: set[str]) -> list[Failure]:
-        """Return the last failure of each record of ``stage`` that is not in ``done``."""
+    def open_failures(self, stage: str, done_ids: set[str]) -> list[Failure]:
+        """Return the last failure of each record of ``stage`` that is not in ``done_ids``."""
         latest = {f.record_id: f for f in self.read(Failure) if f.stage == stage}
-        return [failure for record_id, failure in latest.items() if record_id not in done]
+        return [failure for record_id, failure in latest.items() if record_id not in done_ids]
 
     def write_provenance(self, resolved_config: str) -> None:
         """Write ``config.yaml`` and ``environment.json``; older, different versions are renamed.
@@ -219,9 +219,9 @@ def _append(file: BinaryIO, data: bytes) -> None:
     """Write a whole batch and flush it; or none of it, so that its work is redone."""
     start = file.seek(0, os.SEEK_END)
     try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[file.write(rest) :]
+        remaining = memoryview(data)
+        while remaining:
+            remaining = remaining[file.write(remaining) :]
         os.fsync(file.fileno())
     except OSError:
         with contextlib.suppress(OSError):

@@ -165,16 +165,16 @@ def run_stage(
 
 def _run(stage: Stage[In], inputs: Iterable[In], run: Run, options: StageOptions) -> StageReport:
     report = StageReport(stage.name)
-    done = run.ids(stage.record, options.partition)
+    done_ids = run.ids(stage.record, options.partition)
     todo: dict[str, In] = {}
     for task in inputs:
         task_id = stage.id_of(task)
-        if task_id in done:
+        if task_id in done_ids:
             report.n_skipped += 1
         else:
             todo.setdefault(task_id, task)
-    total, shown = len(todo) + report.n_skipped, options.progress and bool(todo)
-    bar = progress_bar(stage.name, total, initial=report.n_skipped, shown=shown)
+    total, shows_bar = len(todo) + report.n_skipped, options.progress and bool(todo)
+    bar = progress_bar(stage.name, total, initial=report.n_skipped, is_shown=shows_bar)
     with bar, messages_above(bar):
         tasks = list(todo.items())
         size = options.executor.batch_size(stage.name, options.batch_size)
@@ -193,15 +193,15 @@ def _run(stage: Stage[In], inputs: Iterable[In], run: Run, options: StageOptions
 
 
 def progress_bar(
-    what: str, total: int | None, *, unit: str = "rec", initial: int = 0, shown: bool = True
+    label: str, total: int | None, *, unit: str = "rec", initial: int = 0, is_shown: bool = True
 ) -> tqdm[Any]:
     """Return a bar with rate and time left; none unless standard error is a terminal."""
     return tqdm(
         total=total,
         initial=initial,
-        desc=what,
+        desc=label,
         unit=unit,
-        disable=None if shown else True,
+        disable=None if is_shown else True,
         file=sys.stderr,
         dynamic_ncols=True,
     )

@@ -145,8 +145,8 @@ class RayCluster:
         remote = ray.remote(_called).options(max_retries=-1, **options)
         refs = [remote.remote(*self._place, function, call) for call in calls]
         while refs:
-            done, refs = ray.wait(refs)
-            for ref in done:
+            finished_refs, refs = ray.wait(refs)
+            for ref in finished_refs:
                 if problem := _result(ray, ref):
                     raise PrerequisiteError(problem)
 

@@ -53,11 +53,11 @@ class SlurmArray:
         if n_workers < 2:
             raise ConfigError("--slurm: say how many jobs share the work, with --workers 2 or more")
         need("submitit", "slurm")
-        missing = [name for name in ("sbatch", "srun") if shutil.which(name) is None]
-        if missing and self.config.cluster == "slurm":
+        absent = [name for name in ("sbatch", "srun") if shutil.which(name) is None]
+        if absent and self.config.cluster == "slurm":
             raise PrerequisiteError(
-                f"--slurm: there is no {missing[0]} here; start the command on a login node of the"
-                " cluster, or try it on this machine with executor.slurm.cluster=local"
+                f"--slurm: there is no {absent[0]} here; start the command on a login node of"
+                " the cluster, or try it on this machine with executor.slurm.cluster=local"
             )
 
     def start(self, stage: str, commands: Sequence[list[str]]) -> list[ArrayJob]:
@@ -71,10 +71,10 @@ class SlurmArray:
         submitit, cluster = need("submitit", "slurm"), self.config.cluster
         run = hashlib.sha256(str(self.run).encode()).hexdigest()[:8]
         name = f"flipbench-{stage}-{run}"
-        if cluster == "slurm" and (known := _in_queue(name)):
+        if cluster == "slurm" and (queued_id := _in_queue(name)):
             raise PrerequisiteError(
-                f"{self.run}: SLURM array {known} of the same stage is not over; wait for it, or"
-                f" stop it with 'scancel {known}'"
+                f"{self.run}: SLURM array {queued_id} of the same stage is not over; wait for it,"
+                f" or stop it with 'scancel {queued_id}'"
             )
         executor = submitit.AutoExecutor(
             folder=self.run / "slurm" / stage,
@@ -90,8 +90,8 @@ class SlurmArray:
                 f"SLURM refused the array ({shorten(str(error))}); see executor.slurm"
             ) from error
         array = jobs[0].job_id.partition("_")[0]
-        where = f"jobs of SLURM array {array}" if cluster == "slurm" else "jobs of this machine"
-        log.info("%s: %d %s; logs: %s", stage, len(jobs), where, self.folder / stage)
+        place = f"jobs of SLURM array {array}" if cluster == "slurm" else "jobs of this machine"
+        log.info("%s: %d %s; logs: %s", stage, len(jobs), place, self.folder / stage)
         return [ArrayJob(job) for job in jobs]
 
 
@@ -165,9 +165,18 @@ def _parameters(config: SlurmConfig, name: str) -> dict[str, Any]:
 
 def _in_queue(name: str) -> str:
     """Return the number of this user's array of that name in the queue, or an empty string."""
-    asked = ["squeue", "--noheader", "--user", getpass.getuser(), "--name", name, "--format", "%A"]
+    squeue = [
+        "squeue",
+        "--noheader",
+        "--user",
+        getpass.getuser(),
+        "--name",
+        name,
+        "--format",
+        "%A",
+    ]
     try:
-        done = subprocess.run(asked, capture_output=True, text=True, timeout=60)
+        process = subprocess.run(squeue, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return next(iter(done.stdout.split()), "") if done.returncode == 0 else ""
+    return next(iter(process.stdout.split()), "") if process.returncode == 0 else ""

@@ -114,7 +114,7 @@ class Workers:
         )
         n_before, label = count(), f"{label}, {self.n_workers} workers"
         total = None if n_left is None else n_before + n_left
-        bar = progress_bar(label, total, unit=unit, initial=n_before, shown=self.progress)
+        bar = progress_bar(label, total, unit=unit, initial=n_before, is_shown=self.progress)
         bar.smoothing = 0  # batches come in bursts; the average says more
         try:
             with bar:

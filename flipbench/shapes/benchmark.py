@@ -169,8 +169,8 @@ def reword(item: Item, text: str) -> list[str]:
     if not is_shapes_item(item) or item.question not in text:
         return []
     question = QuestionFamily.from_json(item.extra["family"]).question
-    others = [question.text(i) for i in range(1, len(PHRASINGS[question.kind]))]
-    return [text.replace(item.question, other, 1) for other in others]
+    phrasings = [question.text(i) for i in range(1, len(PHRASINGS[question.kind]))]
+    return [text.replace(item.question, phrasing, 1) for phrasing in phrasings]
 
 
 def _gold_letter(edition: Edition, n_options: int, rank: int) -> int:
@@ -183,7 +183,7 @@ def _arrange(
     options: tuple[str, ...], member: int, slot: int, rng: np.random.Generator
 ) -> list[str]:
     """Return the options shuffled, with option ``member`` at ``slot``."""
-    others = [text for i, text in enumerate(options) if i != member]
-    arranged = [others[i] for i in rng.permutation(len(others))]
+    distractors = [text for i, text in enumerate(options) if i != member]
+    arranged = [distractors[i] for i in rng.permutation(len(distractors))]
     arranged.insert(slot, options[member])
     return arranged

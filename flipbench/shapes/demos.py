@@ -78,6 +78,6 @@ _DEMOS = {
 
 def demo_of(*, small: bool = False, diffusion: bool = False) -> Demo:
     """Return a demo."""
-    chosen = {"--diffusion": diffusion, "--small": small}
-    options = tuple(option for option, given in chosen.items() if given)
+    switches = {"--diffusion": diffusion, "--small": small}
+    options = tuple(option for option, is_set in switches.items() if is_set)
     return replace(_DEMOS[options], options=options)

@@ -12,18 +12,22 @@ from flipbench.shapes.scene import GRID, SHAPES, Scene, Thing
 
 
 def add_fault(
-    scene: Scene, original: Scene, family: QuestionFamily, right: str, rng: np.random.Generator
+    scene: Scene,
+    original: Scene,
+    family: QuestionFamily,
+    truth: str,
+    rng: np.random.Generator,
 ) -> tuple[str, Scene]:
-    """Return the name of a fault, and ``scene`` with it, so that its answer is not ``right``.
+    """Return the name of a fault, and ``scene`` with it, so that its answer is not ``truth``.
 
     The fault is drawn uniformly from those `FAULTS` that the scene allows: with two options there
     is no third answer, without things none can be missing, and a number is never ambiguous.
     """
     possible = {}
     for name, draw in FAULTS.items():
-        wrong = [s for s in draw(scene, original, family) if answer(s, family.question) != right]
-        if wrong:
-            possible[name] = wrong
+        scenes = [s for s in draw(scene, original, family) if answer(s, family.question) != truth]
+        if scenes:
+            possible[name] = scenes
     name = list(possible)[rng.integers(len(possible))]
     return name, possible[name][rng.integers(len(possible[name]))]
 
@@ -42,14 +46,13 @@ def _object_missing(scene: Scene, original: Scene, family: QuestionFamily) -> li
     question = family.question
     mentioned = [t for t in scene.things if _is_subject(t, question) or t.shape == question.other]
     return [
-        Scene.of([t for t in scene.things if t != missing], scene.background)
-        for missing in mentioned
+        Scene.of([t for t in scene.things if t != thing], scene.background) for thing in mentioned
     ]
 
 
 def _ambiguous(scene: Scene, original: Scene, family: QuestionFamily) -> list[Scene]:
     """Return the scenes with a second subject of the question that gives another answer."""
-    question, right = family.question, answer(scene, family.question)
+    question, truth = family.question, answer(scene, family.question)
     subject = next((t for t in scene.things if _is_subject(t, question)), None)
     if subject is None or question.kind == "number":
         return []
@@ -58,13 +61,13 @@ def _ambiguous(scene: Scene, original: Scene, family: QuestionFamily) -> list[Sc
         variants = [replace(subject, color=option) for option in family.options]
     elif question.kind == "shape":
         variants = [replace(subject, shape=option) for option in family.options]
-    rest = [t for t in scene.things if t != subject]
+    bystanders = [t for t in scene.things if t != subject]
     cells = [(r, c) for r in range(GRID) for c in range(GRID) if scene.at((r, c)) is None]
     seconds = [replace(variant, cell=cell) for variant in variants for cell in cells]
     return [
         Scene.of([*scene.things, second], scene.background)
         for second in seconds
-        if answer(Scene.of([second, *rest], scene.background), question) not in (None, right)
+        if answer(Scene.of([second, *bystanders], scene.background), question) not in (None, truth)
     ]
 
 

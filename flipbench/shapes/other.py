@@ -32,14 +32,14 @@ def other_families(
     No member is in that edition of ``shapes-vqa``, nor in the fixed one.
     """
     rng = np.random.default_rng([seed, 20_261_121])
-    scenes = [scene for known in {FIXED, edition} for scene in shapes_vqa_scenes(known)]
-    taken = {scene.content_hash() for scene in scenes}
+    scenes = [scene for drawn_from in {FIXED, edition} for scene in shapes_vqa_scenes(drawn_from)]
+    taken_hashes = {scene.content_hash() for scene in scenes}
     families: list[tuple[QuestionFamily, int]] = []
     while len(families) < n:
         family = draw_family(rng, edition.kinds[len(families) % len(edition.kinds)], edition.level)
         hashes = {scene.content_hash() for scene in family.scenes}
-        if taken.isdisjoint(hashes):
-            taken |= hashes
+        if taken_hashes.isdisjoint(hashes):
+            taken_hashes |= hashes
             families.append((family, int(rng.integers(len(family.options)))))
     return families
 
@@ -76,8 +76,8 @@ def write_corpus(
         }
         items.append(json.dumps(item))
         n_phrasings = len(PHRASINGS[family.question.kind])
-        others = [family.question.text(i) for i in range(1, n_phrasings)]
-        wordings.append(json.dumps({"name": item["name"], "paraphrases": others}))
+        phrasings = [family.question.text(i) for i in range(1, n_phrasings)]
+        wordings.append(json.dumps({"name": item["name"], "paraphrases": phrasings}))
     write_atomically(wordings_path, "\n".join(wordings) + "\n")
     write_atomically(folder / "benchmark.jsonl", "\n".join(items) + "\n")
     return write_atomically(path, "\n".join(lines * copies) + "\n")

@@ -149,11 +149,11 @@ def answer(scene: Scene, question: Question) -> str | None:
     if question.kind == "neighbor":
         beside = scene.at(_beside(thing.cell, question.vertical))
         return beside.color if beside else None
-    others = [t for t in scene.things if t.shape == question.other]
+    partners = [t for t in scene.things if t.shape == question.other]
     axis = 0 if question.vertical else 1
-    if len(others) != 1 or others[0].cell[axis] == thing.cell[axis]:
+    if len(partners) != 1 or partners[0].cell[axis] == thing.cell[axis]:
         return None
-    return SIDES[question.vertical][int(thing.cell[axis] > others[0].cell[axis])]
+    return SIDES[question.vertical][int(thing.cell[axis] > partners[0].cell[axis])]
 
 
 def place_of(cell: Cell) -> str:
@@ -177,18 +177,18 @@ def draw_sharing(rng: np.random.Generator, n_families: int) -> list[QuestionFami
     """
     about = _pick(rng, SHAPES, n_families)
     cells = draw_cells(rng, n_families + int(rng.integers(4)))
-    asked = [
+    subjects = [
         draw_things(rng, [cell], (shape,), COLORS)[0]
         for cell, shape in zip(cells, about, strict=False)
     ]
-    others = draw_things(rng, cells[n_families:], _without(SHAPES, *about), COLORS)
+    bystanders = draw_things(rng, cells[n_families:], _without(SHAPES, *about), COLORS)
     background = draw_background(rng)
     families = []
-    for thing in asked:
-        wrong = _pick(rng, _without(COLORS, thing.color), int(rng.integers(2, 4)))
-        rest = [other for other in (*asked, *others) if other is not thing]
-        options = (thing.color, *wrong)
-        members = [Scene.of([replace(thing, color=o), *rest], background) for o in options]
+    for thing in subjects:
+        distractors = _pick(rng, _without(COLORS, thing.color), int(rng.integers(2, 4)))
+        companions = [bystander for bystander in (*subjects, *bystanders) if bystander is not thing]
+        options = (thing.color, *distractors)
+        members = [Scene.of([replace(thing, color=o), *companions], background) for o in options]
         families.append(QuestionFamily(Question("color", thing.shape), options, tuple(members)))
     return families
 
@@ -212,12 +212,12 @@ def _without(pool: tuple[str, ...], *excluded: str) -> tuple[str, ...]:
 
 def _attribute(rng: np.random.Generator, kind: str) -> QuestionFamily:
     """Draw one thing of a unique shape, in each colour (or of a unique colour, in each shape)."""
-    known, asked = (SHAPES, COLORS) if kind == "color" else (COLORS, SHAPES)
-    about = known[rng.integers(len(known))]
-    options = _pick(rng, asked, int(rng.integers(3, 5)))
-    first, *others = _things_without(rng, draw_cells(rng, int(rng.integers(4, 9))), about)
-    target, background = _with_attribute(first, about), draw_background(rng)
-    members = [Scene.of([_with_attribute(target, o), *others], background) for o in options]
+    key_values, values = (SHAPES, COLORS) if kind == "color" else (COLORS, SHAPES)
+    about = key_values[rng.integers(len(key_values))]
+    options = _pick(rng, values, int(rng.integers(3, 5)))
+    subject, *bystanders = _things_without(rng, draw_cells(rng, int(rng.integers(4, 9))), about)
+    target, background = _with_attribute(subject, about), draw_background(rng)
+    members = [Scene.of([_with_attribute(target, o), *bystanders], background) for o in options]
     return QuestionFamily(Question(kind, about), options, tuple(members))
 
 
@@ -230,8 +230,8 @@ def _number(rng: np.random.Generator, crowded: bool = False) -> QuestionFamily:
     background = draw_background(rng)
     members = []
     for n in map(int, options):
-        counted = [_with_attribute(thing, about) for thing in things[:n]]
-        members.append(Scene.of([*counted, *things[n:]], background))
+        subjects = [_with_attribute(thing, about) for thing in things[:n]]
+        members.append(Scene.of([*subjects, *things[n:]], background))
     return QuestionFamily(Question("number", about), options, tuple(members))
 
 
@@ -258,35 +258,40 @@ def _place(rng: np.random.Generator) -> QuestionFamily:
     ]
     free = [(r, c) for r in range(GRID) for c in range(GRID) if (r, c) not in homes]
     cells = draw_cells(rng, int(rng.integers(3, 8)), free)
-    others = draw_things(rng, cells, _without(SHAPES, about), COLORS)
+    bystanders = draw_things(rng, cells, _without(SHAPES, about), COLORS)
     (target,) = draw_things(rng, [homes[0]], (about,), COLORS)
     background = draw_background(rng)
-    members = tuple(Scene.of([replace(target, cell=home), *others], background) for home in homes)
+    members = tuple(
+        Scene.of([replace(target, cell=home), *bystanders], background) for home in homes
+    )
     return QuestionFamily(Question("place", about), options, members)
 
 
 def _relation(rng: np.random.Generator, crowded: bool = False) -> QuestionFamily:
     """Draw two things of unique shapes, and swap their cells."""
-    about, other = _pick(rng, SHAPES, 2)
+    about, partner = _pick(rng, SHAPES, 2)
     vertical = bool(rng.integers(2))
     axis = 0 if vertical else 1
     while True:
-        first, second, *rest = draw_cells(rng, _n_things(rng, 4, crowded))
-        if first[axis] != second[axis]:
+        first_cell, second_cell, *free_cells = draw_cells(rng, _n_things(rng, 4, crowded))
+        if first_cell[axis] != second_cell[axis]:
             break
-    if first[axis] > second[axis]:
-        first, second = second, first
-    others = draw_things(rng, rest, _without(SHAPES, about, other), COLORS)
-    a = draw_things(rng, [first], (about,), COLORS)[0]
-    b = draw_things(rng, [second], (other,), COLORS)[0]
+    if first_cell[axis] > second_cell[axis]:
+        first_cell, second_cell = second_cell, first_cell
+    bystanders = draw_things(rng, free_cells, _without(SHAPES, about, partner), COLORS)
+    a = draw_things(rng, [first_cell], (about,), COLORS)[0]
+    b = draw_things(rng, [second_cell], (partner,), COLORS)[0]
     background = draw_background(rng)
-    swapped = [replace(a, cell=second, shift=b.shift), replace(b, cell=first, shift=a.shift)]
-    lower = Scene.of([a, b, *others], background)
-    higher = Scene.of([*swapped, *others], background)
+    swapped = [
+        replace(a, cell=second_cell, shift=b.shift),
+        replace(b, cell=first_cell, shift=a.shift),
+    ]
+    lower = Scene.of([a, b, *bystanders], background)
+    higher = Scene.of([*swapped, *bystanders], background)
     options, members = SIDES[vertical], (lower, higher)
     if rng.integers(2):
         options, members = options[::-1], members[::-1]
-    return QuestionFamily(Question("relation", about, other, vertical), tuple(options), members)
+    return QuestionFamily(Question("relation", about, partner, vertical), tuple(options), members)
 
 
 def _neighbor(rng: np.random.Generator) -> QuestionFamily:
@@ -294,14 +299,16 @@ def _neighbor(rng: np.random.Generator) -> QuestionFamily:
     about, vertical = SHAPES[rng.integers(len(SHAPES))], bool(rng.integers(2))
     cells = [(r, c) for r in range(GRID) for c in range(GRID)]
     (home,) = draw_cells(rng, 1, [c for c in cells if _beside(c, vertical) in cells])
-    asked = _beside(home, vertical)
-    free = [cell for cell in cells if cell not in (home, asked)]
-    rest = draw_cells(rng, _n_things(rng, 10, crowded=True) - 2, free)
+    neighbor_cell = _beside(home, vertical)
+    free = [cell for cell in cells if cell not in (home, neighbor_cell)]
+    free_cells = draw_cells(rng, _n_things(rng, 10, crowded=True) - 2, free)
     (thing,) = draw_things(rng, [home], (about,), COLORS)
-    neighbor, *others = draw_things(rng, [asked, *rest], _without(SHAPES, about), COLORS)
+    neighbor, *bystanders = draw_things(
+        rng, [neighbor_cell, *free_cells], _without(SHAPES, about), COLORS
+    )
     options, background = _pick(rng, COLORS, 4), draw_background(rng)
     members = [
-        Scene.of([thing, replace(neighbor, color=option), *others], background)
+        Scene.of([thing, replace(neighbor, color=option), *bystanders], background)
         for option in options
     ]
     question = Question("neighbor", about, vertical=vertical)
@@ -337,9 +344,9 @@ def questions_on(scene: Scene) -> list[Question]:
     for shape in SHAPES:
         questions += [Question("color", shape), Question("place", shape)]
         questions += [
-            Question("relation", shape, other, vertical)
-            for other in SHAPES
-            if other != shape
+            Question("relation", shape, partner, vertical)
+            for partner in SHAPES
+            if partner != shape
             for vertical in (False, True)
         ]
     return [question for question in questions if answer(scene, question) is not None]

@@ -61,14 +61,17 @@ def read_picture(picture: Image.Image) -> Reading:
     things, unreadable = [], []
     for row in range(GRID):
         for column in range(GRID):
-            top, left = row * _CELL, column * _CELL
-            cell = contrast[top : top + _CELL + 2 * _REACH, left : left + _CELL + 2 * _REACH]
-            middle = backdrop[top + _CELL // 2, left + _CELL // 2]
-            held = _fit(cell, middle)
-            if held is None:
+            y, x = row * _CELL, column * _CELL
+            cell = contrast[
+                y : y + _CELL + 2 * _REACH,
+                x : x + _CELL + 2 * _REACH,
+            ]
+            middle = backdrop[y + _CELL // 2, x + _CELL // 2]
+            content = _fit(cell, middle)
+            if content is None:
                 unreadable.append((row, column))
-            elif held:
-                shape, color, shift = held
+            elif content:
+                shape, color, shift = content
                 things.append(Thing((row, column), shape, color, shift))
     return Reading(tuple(things), tuple(unreadable))
 
@@ -104,8 +107,8 @@ def _fit(cell: np.ndarray, backdrop: np.ndarray) -> tuple[Any, ...] | None:
     place, kind = np.unravel_index(errors.argmin(), errors.shape)
     if errors[place, kind] > (1 - _EXPLAINED) * (views[place] ** 2).sum():
         return None
-    down, right = (int(i) - _REACH for i in divmod(int(place), len(windows)))
-    shift = (round(100 * right / _CELL), round(100 * down / _CELL))
+    shift_y, shift_x = (int(i) - _REACH for i in divmod(int(place), len(windows)))
+    shift = (round(100 * shift_x / _CELL), round(100 * shift_y / _CELL))
     return (*_CONTENTS[kind], shift)
 
 

@@ -32,8 +32,8 @@ def render(scene: Scene, size: int = SIZE) -> Image.Image:
     for thing in scene.things:
         row, column = thing.cell
         dx, dy = (round(cell * s / 100) for s in thing.shift)
-        drawn = sprite(thing.shape, thing.color, cell)
-        image.paste(drawn, (column * cell + dx, row * cell + dy), drawn)
+        thing_sprite = sprite(thing.shape, thing.color, cell)
+        image.paste(thing_sprite, (column * cell + dx, row * cell + dy), thing_sprite)
     return image
 
 

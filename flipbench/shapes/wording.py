@@ -24,11 +24,11 @@ def describe(scene: Scene) -> str:
     return f"A picture of {len(scene.things)} objects: {things}."
 
 
-def read_description(text: str, like: Scene) -> Scene:
-    """Return the scene that a caption describes, with the composition of ``like``.
+def read_description(text: str, original: Scene) -> Scene:
+    """Return the scene that a caption describes, with the composition of ``original``.
 
-    The background is that of ``like``, and so is the exact position of every thing whose cell is
-    occupied in ``like``: this is what Canny edges preserve in real images.
+    The background is that of ``original``, and so is the exact position of every thing whose cell
+    is occupied there: this is what Canny edges preserve in real images.
 
     Raises
     ------
@@ -40,10 +40,9 @@ def read_description(text: str, like: Scene) -> Scene:
         cell = (int(row) - 1, int(column) - 1)
         if color not in COLORS or shape not in SHAPES or not all(0 <= i < GRID for i in cell):
             raise ValueError(f"no such thing: {color} {shape} in row {row} column {column}")
-        original = like.at(cell) or next(
-            (t for t in like.things if (t.shape, t.color) == (shape, color)), None
-        )
-        things.append(Thing(cell, shape, color, original.shift if original else (0, 0)))
+        alike = (t for t in original.things if (t.shape, t.color) == (shape, color))
+        counterpart = original.at(cell) or next(alike, None)
+        things.append(Thing(cell, shape, color, counterpart.shift if counterpart else (0, 0)))
     if not things:
         raise ValueError(f"the caption mentions nothing to draw: {text[:80]!r}")
-    return Scene.of(things, like.background)
+    return Scene.of(things, original.background)

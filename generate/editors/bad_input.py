@@ -51,30 +51,30 @@ def cut_of(pipeline: Any, text: str, max_tokens: int | None, subject: str) -> Js
     """
     names = [name for name in _READERS if getattr(pipeline, name, None) is not None]
     kind = type(pipeline).__name__
-    cut: JsonDict = {}
+    text_read: JsonDict = {}
     for name in names:
         reader = getattr(pipeline, name)
         tokenizer = getattr(reader, "tokenizer", reader)  # of a processor
         limits = [tokenizer.model_max_length]
         if name == names[-1] and not kind.startswith(_WHOLE):
-            own = getattr(pipeline, "tokenizer_max_length", None) if len(names) == 1 else None
-            limits += [limit for limit in (max_tokens, own) if limit is not None]
+            own_limit = getattr(pipeline, "tokenizer_max_length", None) if len(names) == 1 else None
+            limits += [limit for limit in (max_tokens, own_limit) if limit is not None]
         if kind.startswith(_CHATS):
             chat = _chat(reader, getattr(pipeline, "system_message", None))
-            read, n_tokens = _read_in_chat(tokenizer, chat, text, min(limits))
+            n_read, n_tokens = _read_in_chat(tokenizer, chat, text, min(limits))
         else:
-            read, n_tokens = min(limits), len(tokenizer(text, verbose=False)["input_ids"])
-        if n_tokens > read:
-            cut[name] = [read, n_tokens]
-    for name, (read, n_tokens) in cut.items():
+            n_read, n_tokens = min(limits), len(tokenizer(text, verbose=False)["input_ids"])
+        if n_tokens > n_read:
+            text_read[name] = [n_read, n_tokens]
+    for name, (n_read, n_tokens) in text_read.items():
         lost = name == names[-1]
         log.log(
             logging.WARNING if lost else logging.INFO,
             "%s: %s reads %d of the caption's %d tokens%s",
-            *(subject, _READERS[name] if len(names) > 1 else "the text encoder", read, n_tokens),
+            *(subject, _READERS[name] if len(names) > 1 else "the text encoder", n_read, n_tokens),
             "; ask the captioner for shorter captions" if lost else "",
         )
-    return {"text_read": cut} if cut else {}
+    return {"text_read": text_read} if text_read else {}
 
 
 def _chat(reader: Any, system_message: str | None) -> str:
@@ -92,12 +92,12 @@ def _chat(reader: Any, system_message: str | None) -> str:
 
 def _read_in_chat(tokenizer: Any, chat: str, text: str, limit: int) -> tuple[int, int]:
     """Return how many tokens of a caption are among the first ``limit``, and their number."""
-    before, after = chat.split(_MARK)
-    first, last = len(before), len(before) + len(text)
+    prefix, suffix = chat.split(_MARK)
+    start_at, end_at = len(prefix), len(prefix) + len(text)
 
     def of_caption(**options: Any) -> int:
-        found = tokenizer(before + text + after, return_offsets_mapping=True, **options)
-        return sum(first <= start < last for start, _ in found["offset_mapping"])
+        encoding = tokenizer(prefix + text + suffix, return_offsets_mapping=True, **options)
+        return sum(start_at <= start < end_at for start, _ in encoding["offset_mapping"])
 
     return of_caption(truncation=True, max_length=limit), of_caption(verbose=False)
 
@@ -132,7 +132,7 @@ def finite(pipeline: Any) -> Iterator[list[bool]]:
 
     def note(module: Any, args: Any, output: Any) -> None:
         pixels = output[0] if isinstance(output, tuple) else output
-        flags.extend(bool(one.isfinite().all()) for one in pixels)
+        flags.extend(bool(image.isfinite().all()) for image in pixels)
 
     handle = decoder.register_forward_hook(note)
     try:
@@ -141,16 +141,16 @@ def finite(pipeline: Any) -> Iterator[list[bool]]:
         handle.remove()
 
 
-def only_finite(drawn: list[Drawn], flags: list[bool], dtype: str) -> list[Drawn]:
+def only_finite(drawings: list[Drawn], flags: list[bool], dtype: str) -> list[Drawn]:
     """Replace images with NaN by errors; in tiles, no tile of the batch may have any."""
-    if len(flags) != len(drawn):
-        flags = [all(flags)] * len(drawn)
+    if len(flags) != len(drawings):
+        flags = [all(flags)] * len(drawings)
     remedy = "set dtype to bfloat16 or float32" if dtype == "float16" else "lower guidance or LoRAs"
     return [
-        one
-        if fine or isinstance(one, Exception)
+        drawing
+        if is_finite or isinstance(drawing, Exception)
         else DataError(f"the pipeline drew NaN instead of an image (in {dtype}); {remedy}")
-        for one, fine in zip(drawn, flags, strict=True)
+        for drawing, is_finite in zip(drawings, flags, strict=True)
     ]
 
 

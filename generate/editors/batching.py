@@ -63,21 +63,21 @@ def draw_all(
     draw: Callable[[Size, Sequence[Task]], Sequence[Drawn]],
     batches: Batches,
     *,
-    before: Callable[[Sequence[Task]], None] | None = None,
+    before_drawing: Callable[[Sequence[Task]], None] | None = None,
 ) -> list[Drawing | Exception]:
     """Prepare, draw and restore to the source's size; return drawings or errors, in order.
 
-    A `DataError` in ``prepare`` fails only its candidate; any other error is raised. ``before`` is
-    called once, with all tasks that will be drawn.
+    A `DataError` in ``prepare`` fails only its candidate; any other error is raised.
+    ``before_drawing`` is called once, with all tasks that will be drawn.
     """
     pairs = zip(candidates, seeds, strict=True)
     prepared = [result_or_error(prepare, candidate, seed, images) for candidate, seed in pairs]
-    ready = [one for one in prepared if isinstance(one, Prepared)]
-    if before is not None:
-        before([one.task for one in ready])
-    drawn = batches.run([(one.plan.run_size, one.task) for one in ready], draw)
-    finished = iter([_finish(*pair) for pair in zip(ready, drawn, strict=True)])
-    return [one if isinstance(one, DataError) else next(finished) for one in prepared]
+    ready = [item for item in prepared if isinstance(item, Prepared)]
+    if before_drawing is not None:
+        before_drawing([item.task for item in ready])
+    drawings = batches.run([(item.plan.run_size, item.task) for item in ready], draw)
+    finished = iter([_finish(*pair) for pair in zip(ready, drawings, strict=True)])
+    return [item if isinstance(item, DataError) else next(finished) for item in prepared]
 
 
 def drawn_images(result: Any) -> list[Drawn]:
@@ -126,10 +126,10 @@ class Batches:
         for size, places in by_size.items():
             while places:
                 batch = places[: self._fitting(size)]
-                drawn = self._draw(size, [tasks[place][1] for place in batch], draw)
-                if drawn is None:
+                drawings = self._draw(size, [tasks[place][1] for place in batch], draw)
+                if drawings is None:
                     continue
-                results.update(zip(batch, drawn, strict=True))
+                results.update(zip(batch, drawings, strict=True))
                 places = places[len(batch) :]
         return [results[place] for place in range(len(tasks))]
 
@@ -169,10 +169,10 @@ class Batches:
         return None
 
 
-def _finish(prepared: Prepared, drawn: Drawn) -> Drawing | Exception:
-    if isinstance(drawn, Exception):
-        return drawn
-    image = result_or_error(restore, drawn, prepared.plan)
+def _finish(prepared: Prepared, drawing: Drawn) -> Drawing | Exception:
+    if isinstance(drawing, Exception):
+        return drawing
+    image = result_or_error(restore, drawing, prepared.plan)
     if isinstance(image, DataError):
         return image
     if prepared.finish is not None:

@@ -246,8 +246,8 @@ class TextFolder:
         """Store a text's embeddings; raises `DataError` if they cannot be written."""
         from safetensors.torch import save
 
-        named = dict(zip(("embeddings", "pooled"), tensors, strict=True))
-        write_atomically(self._path(text), save(named, {"sha256": _digest(tensors)}))
+        by_name = dict(zip(("embeddings", "pooled"), tensors, strict=True))
+        write_atomically(self._path(text), save(by_name, {"sha256": _digest(tensors)}))
 
     def _path(self, text: str) -> Path:
         key = hashlib.sha256(f"{self._encoder}\0{text}".encode()).hexdigest()

@@ -136,8 +136,8 @@ class ControlNetEditor(DiffusersEditor):
         super().__init__(spec)
         self.settings["control"] = spec.control.settings
         if self.adapter.controlnet:
-            inside = self._source.folder / "controlnet"
-            _, path = self._source.elsewhere.get("controlnet", (None, inside))
+            own_folder = self._source.folder / "controlnet"
+            _, path = self._source.elsewhere.get("controlnet", (None, own_folder))
             self.settings["controlnet"] = part_hash(path)[:24]
 
     def _find_parts(self, folder: Path) -> Parts:

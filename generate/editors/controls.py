@@ -97,8 +97,8 @@ class Control(Value):
         """Detect near the image's size (rounded to multiples of 64), then resize to it."""
         edge = max(64, min(image.size))
         sizes = {"detect_resolution": edge, "image_resolution": edge, "output_type": "pil"}
-        drawn = self._detector(image, **(sizes | DETECTORS[self.kind][2] | self.arguments))
-        result: Image.Image = drawn[0] if isinstance(drawn, tuple) else drawn
+        output = self._detector(image, **(sizes | DETECTORS[self.kind][2] | self.arguments))
+        result: Image.Image = output[0] if isinstance(output, tuple) else output
         return result.convert("RGB").resize(image.size, Image.Resampling.BILINEAR)
 
     @cached_property

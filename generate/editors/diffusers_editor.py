@@ -238,11 +238,11 @@ class DiffusersEditor:
             mask = mask_of(candidate, source.size, images)
         task = Task(prompt, fit(source, plan), seed, mask and fit_mask(mask, plan))
         finish = partial(Image.composite, image2=source, mask=mask) if mask else None
-        most = self.arguments.get(
+        max_tokens = self.arguments.get(
             "max_sequence_length", self._parameters.get("max_sequence_length")
         )
-        cut = cut_of(self._source.loaded, prompt, most, candidate.subject)
-        return Prepared(plan, task, {"prompt": prompt} | cut, finish)
+        text_read = cut_of(self._source.loaded, prompt, max_tokens, candidate.subject)
+        return Prepared(plan, task, {"prompt": prompt} | text_read, finish)
 
     def _draw(self, size: Size, tasks: Sequence[Task]) -> list[Drawn]:
         if self.adapter.batches:
@@ -264,8 +264,8 @@ class DiffusersEditor:
         pipeline = self._pipeline
         seed, kernels = seeded(tasks[0].seed, self._source.device), attention(self.spec.attention)
         with seed, kernels, finite(pipeline) as flags:
-            drawn = drawn_images(pipeline(**arguments))
-        return only_finite(drawn, flags, self.spec.dtype)
+            drawings = drawn_images(pipeline(**arguments))
+        return only_finite(drawings, flags, self.spec.dtype)
 
     def _inputs(self, tasks: Sequence[Task]) -> dict[str, Any]:
         """Return the call arguments that are images."""
@@ -274,18 +274,18 @@ class DiffusersEditor:
             inputs["mask_image"] = one_or_list([task.mask for task in tasks])
         return inputs
 
-    def _check_arguments(self, given: JsonDict) -> JsonDict:
-        for key in given:
+    def _check_arguments(self, configured: JsonDict) -> JsonDict:
+        for key in configured:
             if key not in self._parameters:
                 hint = nearest(key, list(self._parameters))
                 raise ConfigError(f"arguments: {self.name} takes no {key!r}{hint}")
             if key in _RESERVED or key.endswith(_COMPUTED) or key.startswith("callback"):
                 raise ConfigError(f"arguments: {key!r} is set by the editor; remove it")
-        merged = self.adapter.defaults | given
-        scale = merged.get("true_cfg_scale", self._parameters.get("true_cfg_scale", 1))
+        arguments = self.adapter.defaults | configured
+        scale = arguments.get("true_cfg_scale", self._parameters.get("true_cfg_scale", 1))
         if "true_cfg_scale" in self._parameters and scale > 1:
-            merged.setdefault("negative_prompt", "")  # without one, the scale has no effect
-        return merged
+            arguments.setdefault("negative_prompt", "")  # without one, the scale has no effect
+        return arguments
 
 
 def mask_of(candidate: Candidate, size: tuple[int, int], images: ImageStore) -> Image.Image:
@@ -305,8 +305,8 @@ def mask_of(candidate: Candidate, size: tuple[int, int], images: ImageStore) -> 
     if isinstance(source, dict) and "boxes" in source:
         mask = Image.new("L", size, 0)
         try:
-            for left, top, right, bottom in source["boxes"]:
-                ImageDraw.Draw(mask).rectangle((left, top, right - 1, bottom - 1), fill=255)
+            for x0, y0, x1, y1 in source["boxes"]:
+                ImageDraw.Draw(mask).rectangle((x0, y0, x1 - 1, y1 - 1), fill=255)
         except (TypeError, ValueError) as error:
             raise DataError(
                 f"{candidate.subject}: extra['mask'] has a box that is not"
@@ -334,10 +334,10 @@ def one_or_list(values: list[Any]) -> Any:
 
 
 def _default_adapter(class_name: str, parameters: Mapping[str, Any]) -> Adapter:
-    missing = {"image", "prompt", "generator"} - set(parameters)
-    if missing:
+    lacking = {"image", "prompt", "generator"} - set(parameters)
+    if lacking:
         raise ConfigError(
-            f"{class_name}: takes no {' and no '.join(sorted(missing))}, so it cannot edit an image"
+            f"{class_name}: takes no {' and no '.join(sorted(lacking))}, so it cannot edit an image"
             f" from an instruction; these can: {', '.join(ADAPTERS)}"
         )
     return Adapter(mask="mask_image" in parameters)
@@ -345,14 +345,14 @@ def _default_adapter(class_name: str, parameters: Mapping[str, Any]) -> Adapter:
 
 def _check_template(instruction: str) -> None:
     try:
-        named = {name for _, name, _, _ in Formatter().parse(instruction) if name is not None}
+        names = {name for _, name, _, _ in Formatter().parse(instruction) if name is not None}
     except ValueError as error:
         raise ConfigError(f"instruction: {instruction!r} is not a template ({error})") from error
-    for name in named - set(FIELDS):
+    for name in names - set(FIELDS):
         raise ConfigError(
             f"instruction: {{{name}}} is none of {FIELDS}{nearest(name, list(FIELDS))}"
         )
-    if not named & {"caption", "new_answer"}:
+    if not names & {"caption", "new_answer"}:
         raise ConfigError(
             "instruction: it must contain {caption} or {new_answer}, or every edit is the same"
         )

@@ -244,9 +244,9 @@ def with_controlnet(
 def find_class(name: str) -> Any:
     """Return the diffusers pipeline class ``name``."""
     package = diffusers()
-    known = [n for n in dir(package) if n.endswith("Pipeline")]
-    if name not in known:
-        raise ConfigError(f"diffusers {package.__version__} has no {name!r}{nearest(name, known)}")
+    names = [n for n in dir(package) if n.endswith("Pipeline")]
+    if name not in names:
+        raise ConfigError(f"diffusers {package.__version__} has no {name!r}{nearest(name, names)}")
     return getattr(package, name)
 
 
@@ -254,8 +254,8 @@ def call_arguments(cls: Any) -> dict[str, Any]:
     """Return the arguments of a pipeline's ``__call__`` and their defaults."""
     signature = inspect.signature(cls.__call__)
     parameters = signature.parameters.values()
-    named = (p for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD)
-    return {p.name: p.default for p in named if p.name != "self"}
+    positional = (p for p in parameters if p.kind == p.POSITIONAL_OR_KEYWORD)
+    return {p.name: p.default for p in positional if p.name != "self"}
 
 
 def size_factor(pipeline: Any) -> int:

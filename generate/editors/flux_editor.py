@@ -231,7 +231,7 @@ class FluxControlNetEditor:
             self._prepare,
             self._draw,
             self.batches,
-            before=self._encode,
+            before_drawing=self._encode,
         )
 
     def release(self) -> None:
@@ -265,9 +265,9 @@ class FluxControlNetEditor:
     @cached_property
     def _pipeline(self) -> Any:
         """The pipeline without its text encoders."""
-        loaded, parts = self._source.loaded, ("scheduler", "vae", "transformer", "controlnet")
-        components = {part: getattr(loaded, part) for part in parts}
-        return self._source.placed(type(loaded)(**components, **dict.fromkeys(_TEXT_PARTS)))
+        pipeline, parts = self._source.loaded, ("scheduler", "vae", "transformer", "controlnet")
+        components = {part: getattr(pipeline, part) for part in parts}
+        return self._source.placed(type(pipeline)(**components, **dict.fromkeys(_TEXT_PARTS)))
 
     def _prepare(self, candidate: Candidate, seed: int, images: ImageStore) -> Prepared:
         if candidate.caption is None or not candidate.item.images:
@@ -278,9 +278,9 @@ class FluxControlNetEditor:
         check_control(control, self.spec.control.settings, candidate.subject)
         ref = images.put_image(control, f"control image of {candidate.subject}")
         task = Task(candidate.caption.text, control, seed)
-        most = self.spec.settings.max_text_tokens
-        cut = cut_of(self._source.loaded, task.prompt, most, candidate.subject)
-        return Prepared(plan, task, {"control": ref.model_dump(mode="json")} | cut)
+        max_tokens = self.spec.settings.max_text_tokens
+        text_read = cut_of(self._source.loaded, task.prompt, max_tokens, candidate.subject)
+        return Prepared(plan, task, {"control": ref.model_dump(mode="json")} | text_read)
 
     def _encode(self, tasks: Sequence[Task]) -> None:
         texts = [self.spec.settings.negative_prompt, *(task.prompt for task in tasks)]
@@ -358,15 +358,15 @@ class _Texts:
     """Encodes each caption once, one at a time; can offload the encoders to main memory."""
 
     def __init__(
-        self, loaded: Any, spec: FluxEditorSpec, device: str, shared: TextFolder | None
+        self, pipeline: Any, spec: FluxEditorSpec, device: str, shared: TextFolder | None
     ) -> None:
-        limit = loaded.tokenizer_2.model_max_length  # a tiny T5 knows no longer texts
+        limit = pipeline.tokenizer_2.model_max_length  # a tiny T5 knows no longer texts
         self._max_tokens = min(spec.settings.max_text_tokens, limit)
         self._offloads = spec.offload != "none"
         self._device, self._shared = device, shared
         self._encoded: OrderedDict[str, tuple[torch.Tensor, torch.Tensor]] = OrderedDict()
         self._encoder = diffusers().FluxPipeline(
-            **{part: getattr(loaded, part) for part in ("scheduler", *_TEXT_PARTS)},
+            **{part: getattr(pipeline, part) for part in ("scheduler", *_TEXT_PARTS)},
             vae=None,
             transformer=None,
         )
@@ -386,10 +386,10 @@ class _Texts:
         import torch
 
         self._recall(texts)
-        new = [text for text in dict.fromkeys(texts) if text not in self._encoded]
-        if new and self._offloads:
+        new_texts = [text for text in dict.fromkeys(texts) if text not in self._encoded]
+        if new_texts and self._offloads:
             self._encoder.to(self._device)
-        for text in new:
+        for text in new_texts:
             with torch.inference_mode():
                 embeds, pooled, _ = self._encoder.encode_prompt(
                     prompt=[text], device=self._device, max_sequence_length=self._max_tokens
@@ -397,7 +397,7 @@ class _Texts:
             self._encoded[text] = embeds.cpu(), pooled.cpu()
             if self._shared:
                 self._shared.write(text, self._encoded[text])
-        if new and self._offloads:
+        if new_texts and self._offloads:
             self._encoder.to("cpu")
             torch.cuda.empty_cache()
         for text in dict.fromkeys(texts):
@@ -407,8 +407,8 @@ class _Texts:
 
     def _recall(self, texts: Sequence[str]) -> None:
         for text in texts:
-            if self._shared and text not in self._encoded and (known := self._shared.read(text)):
-                self._encoded[text] = known
+            if self._shared and text not in self._encoded and (tensors := self._shared.read(text)):
+                self._encoded[text] = tensors
 
 
 def x_flux_shift(width: int, height: int) -> float:

@@ -150,8 +150,8 @@ class HTTPEditor:
             "width": width,
             "height": height,
         }
-        drawn = self._ask(json.dumps(body).encode())
-        return Drawing(restore(drawn, plan), {"sizes": plan.to_json()})
+        drawing = self._ask(json.dumps(body).encode())
+        return Drawing(restore(drawing, plan), {"sizes": plan.to_json()})
 
     def _ask(self, body: bytes) -> Image.Image:
         headers = {"Content-Type": "application/json", "Accept": "application/json, image/*"}
@@ -165,8 +165,8 @@ class HTTPEditor:
                     return self._read(data, reply.headers.get_content_type())
             except HTTPError as error:
                 with error:
-                    told = error.read(2000).decode(errors="replace")
-                problem = f"status {error.code}: {self._scrub.error(told)}"
+                    detail = error.read(2000).decode(errors="replace")
+                problem = f"status {error.code}: {self._scrub.error(detail)}"
                 if error.code not in _TRANSIENT:
                     break
             except PrerequisiteError as error:  # a redirect, in the server's words

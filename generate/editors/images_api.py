@@ -27,7 +27,7 @@ from flipbench.core.images import ImageStore, check_size, open_image, png_bytes
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Value
 from flipbench.models.chat.api import ODD_REPLY, ChatAPI
-from flipbench.models.chat.bounds import RateLimiter
+from flipbench.models.chat.bounds import RateLimiter, run
 from flipbench.models.chat.scrubbing import parse
 from flipbench.models.protocols import Drawing
 
@@ -248,12 +248,14 @@ class ImagesAPIEditor:
         self._limiter.wait(1)
         seeded = {"seed": seed % 2**31} if self.spec.seeded else {}
         try:
-            raw = self.api.client.images.with_raw_response.edit(
-                model=self.spec.model,
-                image=("picture.png", png_bytes(image), "image/png"),
-                prompt=prompt,
-                size=_text(place.sent),
-                extra_body=self.spec.extra_body | seeded or None,
+            raw = run(
+                self.api.client.images.with_raw_response.edit(
+                    model=self.spec.model,
+                    image=("picture.png", png_bytes(image), "image/png"),
+                    prompt=prompt,
+                    size=_text(place.sent),
+                    extra_body=self.spec.extra_body | seeded or None,
+                )
             )
             body = self.api.scrub.json(parse(raw.http_response.content))
         except self.api.openai.OpenAIError as error:

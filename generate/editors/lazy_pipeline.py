@@ -137,10 +137,10 @@ def load(cls: Any, folder: Path, index: JsonDict, dtype: str, elsewhere: Parts) 
     import torch
 
     kind = getattr(torch, dtype)
-    inside = {name: (part, folder / name) for name, part in model_classes(cls, index)}
+    own_parts = {name: (part, folder / name) for name, part in model_classes(cls, index)}
     models = {
         name: _load_part(part, path, name, kind)
-        for name, (part, path) in (inside | dict(elsewhere)).items()
+        for name, (part, path) in (own_parts | dict(elsewhere)).items()
     }
     try:
         return cls.from_pretrained(folder, dtype=kind, use_safetensors=True, **models)
@@ -181,8 +181,8 @@ def check_pipeline(cls: Any, folder: Path, index: JsonDict, elsewhere: Parts) ->
     """
     _check_components(cls, folder, index, elsewhere)
     transformer = None
-    inside = {name: (part, folder / name) for name, part in model_classes(cls, index)}
-    for name, (part, path) in (inside | dict(elsewhere)).items():
+    own_parts = {name: (part, folder / name) for name, part in model_classes(cls, index)}
+    for name, (part, path) in (own_parts | dict(elsewhere)).items():
         if path.is_dir() and not _is_quantized(path):
             model = _load(part, path, name, device_map={"": "meta"})
             transformer = model if name == "transformer" else transformer
@@ -193,9 +193,9 @@ def model_classes(cls: Any, index: JsonDict) -> Iterator[tuple[str, Any]]:
     """Yield name and class of each part of a pipeline that has weights of its own."""
     from torch import nn
 
-    taken = inspect.signature(cls.__init__).parameters
+    parameters = inspect.signature(cls.__init__).parameters
     for name, kind in index.items():
-        if name in taken and isinstance(kind, list) and kind[0] in _LIBRARIES:
+        if name in parameters and isinstance(kind, list) and kind[0] in _LIBRARIES:
             part = getattr(import_module(kind[0]), str(kind[1]), None)
             if inspect.isclass(part) and issubclass(part, nn.Module):
                 yield name, part
@@ -204,15 +204,15 @@ def model_classes(cls: Any, index: JsonDict) -> Iterator[tuple[str, Any]]:
 def _check_components(cls: Any, folder: Path, index: JsonDict, elsewhere: Parts) -> None:
     """Refuse a pipeline without a part that has no default and is not listed as optional."""
     optional = {*elsewhere, *getattr(cls, "_optional_components", ())}
-    missing = [
+    absent = [
         p.name
         for p in inspect.signature(cls.__init__).parameters.values()
         if p.name != "self" and p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD
         if p.name not in optional and _is_null(index.get(p.name))
     ]
-    if missing:
+    if absent:
         raise PrerequisiteError(
-            f"{folder / 'model_index.json'}: it has no {' and no '.join(missing)}, without which a"
+            f"{folder / 'model_index.json'}: it has no {' and no '.join(absent)}, without which a"
             f" {cls.__name__} cannot draw; download the whole pipeline"
         )
 
@@ -290,17 +290,17 @@ def check_loras(cls: Any, transformer: Any, loras: Sequence[LoRA]) -> None:
     modules = {name for name, _ in transformer.named_modules()}
     for lora in loras:
         file = _lora_file(lora)
-        stored, converted = _stored(file), _converted(cls, lora, file)
+        matrices, converted = _stored(file), _converted(cls, lora, file)
         parts = [name.partition(".") for name in converted]
         homeless = [
             name
-            for name, (part, _, rest) in zip(converted, parts, strict=True)
-            if part not in _ENCODERS and (part != "transformer" or _module(rest) not in modules)
+            for name, (part, _, key) in zip(converted, parts, strict=True)
+            if part not in _ENCODERS and (part != "transformer" or _module(key) not in modules)
         ]
-        n_dropped = _n_rows(stored) - _n_rows(converted)
+        n_dropped = _n_rows(matrices) - _n_rows(converted)
         if homeless or n_dropped or not converted:
             n_placed = len(converted) - len(homeless)
-            lost = [*(homeless or sorted(stored))]
+            lost = [*(homeless or sorted(matrices))]
             raise _unfit(lora, type(transformer).__name__, n_placed, len(converted), lost)
 
 

@@ -65,10 +65,10 @@ class SceneEditor:
     def _draw(self, candidate: Candidate, seed: int) -> Drawing:
         text = candidate.caption.text if candidate.caption else ""
         original, extra = scene_of(candidate), {}
-        scene = read_description(text, like=original)
+        scene = read_description(text, original)
         rng = generator(seed, candidate.item.id, "fault")
         if candidate.flip and rng.random() < self.wrong:
-            family, right = family_of(candidate), candidate.flip.new_text
-            extra["fault"], scene = add_fault(scene, original, family, right, rng)
+            family, true_answer = family_of(candidate), candidate.flip.new_text
+            extra["fault"], scene = add_fault(scene, original, family, true_answer, rng)
         image = render(scene, candidate.source.width)
         return Drawing(image, {"scene": scene.to_json(), **extra})

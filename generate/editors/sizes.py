@@ -70,7 +70,7 @@ class SizeRule(Value):
             )
         return self
 
-    def plan(self, width: int, height: int, factor: int, what: str) -> Fit:
+    def plan(self, width: int, height: int, factor: int, subject: str) -> Fit:
         """Return how to fit an image of this size.
 
         >>> SizeRule(min_edge=64).plan(65, 47, 16, "x").run_size
@@ -79,20 +79,20 @@ class SizeRule(Value):
         Raises
         ------
         DataError
-            If the image is too small or too large for this rule; ``what`` names it.
+            If the image is too small or too large for this rule; ``subject`` names it.
         """
         short = min(width, height)
         enlarged = max(1, math.ceil(self.min_edge / short))
         if enlarged > 1 and self.small == "refuse":
             raise DataError(
-                f"{what}: the image is {width} x {height} pixels, and images with an edge below"
+                f"{subject}: the image is {width} x {height} pixels, and images with an edge below"
                 f" {self.min_edge} are refused; lower min_edge or set small to 'enlarge'"
             )
         run = (_round_up(width * enlarged, factor), _round_up(height * enlarged, factor))
         if run[0] * run[1] > self.max_pixels:
             remedy = f"lower min_edge (enlarged {enlarged} times)" if enlarged > 1 else "shrink it"
             raise DataError(
-                f"{what}: the image of {width} x {height} pixels would be edited at {run[0]} x"
+                f"{subject}: the image of {width} x {height} pixels would be edited at {run[0]} x"
                 f" {run[1]}, over the limit of {self.max_pixels:,} pixels; raise max_pixels, or"
                 f" {remedy}"
             )
@@ -111,7 +111,7 @@ def fit_mask(mask: Image.Image, plan: Fit) -> Image.Image:
     return pad(mask.resize(plan.enlarged_size, Image.Resampling.NEAREST), plan.run_size)
 
 
-def restore(drawn: Image.Image, plan: Fit) -> Image.Image:
+def restore(drawing: Image.Image, plan: Fit) -> Image.Image:
     """Return an image drawn at ``plan.run_size``, restored to exactly the source's size.
 
     Raises
@@ -119,15 +119,15 @@ def restore(drawn: Image.Image, plan: Fit) -> Image.Image:
     DataError
         If the pipeline drew a different size than requested.
     """
-    if drawn.size != plan.run_size:
+    if drawing.size != plan.run_size:
         raise DataError(
-            f"the pipeline drew {drawn.size[0]} x {drawn.size[1]} pixels instead of"
+            f"the pipeline drew {drawing.size[0]} x {drawing.size[1]} pixels instead of"
             f" {plan.run_size[0]} x {plan.run_size[1]}; it cannot preserve the source's size"
         )
-    drawn = drawn.convert("RGB").crop((0, 0, *plan.enlarged_size))
+    drawing = drawing.convert("RGB").crop((0, 0, *plan.enlarged_size))
     if plan.enlarged > 1:
-        drawn = drawn.resize(plan.source_size, Image.Resampling.LANCZOS)
-    return drawn
+        drawing = drawing.resize(plan.source_size, Image.Resampling.LANCZOS)
+    return drawing
 
 
 def _round_up(side: int, factor: int) -> int:
@@ -136,7 +136,7 @@ def _round_up(side: int, factor: int) -> int:
 
 def pad(image: Image.Image, size: tuple[int, int]) -> Image.Image:
     """Return the image at ``size`` (width, height), its right and bottom edge replicated."""
-    right, below = size[0] - image.width, size[1] - image.height
+    n_right, n_below = size[0] - image.width, size[1] - image.height
     pixels = np.asarray(image)
-    sides = ((0, below), (0, right), (0, 0))[: pixels.ndim]
+    sides = ((0, n_below), (0, n_right), (0, 0))[: pixels.ndim]
     return Image.fromarray(np.pad(pixels, sides, mode="edge"))

@@ -21,7 +21,7 @@ def test_the_stage_runner_is_measured(
     monkeypatch.setattr(sys, "argv", words)
     runpy.run_path(str(BENCHMARKS / "stage_overhead.py"), run_name="__main__")
     text = capsys.readouterr().out
-    for row in ("run_stage", "run_stage, each batch flushed by itself", "store"):
+    for row in ("run_stage", "run_stage, fsync left out", "store"):
         assert f"| {row} | " in text
 
 

@@ -296,7 +296,7 @@ def test_open_failures_are_those_not_done_since(tmp_path: Path) -> None:
     with Run(tmp_path) as run:
         run.append([failure("edit", "x", "first"), failure("edit", "y", "never again")])
         run.append([failure("edit", "x", "second"), failure("caption", "z", "elsewhere")])
-        assert [f.message for f in run.open_failures("edit", done={"y"})] == ["second"]
+        assert [f.message for f in run.open_failures("edit", {"y"})] == ["second"]
 
 
 def test_responses_are_stored_and_read_by_model(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ def test_an_edit_that_names_a_version_keeps_its_id(
     named = EditStage(Draws(steps=4, diffusers="0.30.0"), store)(tasks[:1])
     older = EditStage(Draws(steps=4, diffusers="0.29.0"), store)(tasks[:1])
     edits = [e for e in [*older, *named] if isinstance(e, Edit)]
-    stage = EditStage(Draws(steps=4), store, known=versioned_settings(map(made_of, edits)))
+    stage = EditStage(Draws(steps=4), store, known_settings=versioned_settings(map(made_of, edits)))
     again, other = stage(tasks)
     assert isinstance(again, Edit) and again.settings == {"steps": 4, "diffusers": "0.30.0"}
     assert again.id == stage.id_of(tasks[0]) == edits[1].id != edits[0].id

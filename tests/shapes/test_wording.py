@@ -24,12 +24,12 @@ from tests.shapes.test_scene import SCENES
 
 @given(SCENES)
 def test_a_described_scene_is_read_back_exactly(scene: Scene) -> None:
-    assert read_description(describe(scene), like=scene) == scene
+    assert read_description(describe(scene), scene) == scene
 
 
 @given(scene=SCENES, like=SCENES)
 def test_the_caption_wins_and_the_rest_is_kept(scene: Scene, like: Scene) -> None:
-    read = read_description(describe(scene), like=like)
+    read = read_description(describe(scene), original=like)
     assert [(t.cell, t.shape, t.color) for t in read.things] == [
         (t.cell, t.shape, t.color) for t in scene.things
     ]
@@ -53,7 +53,7 @@ def test_the_caption_wins_and_the_rest_is_kept(scene: Scene, like: Scene) -> Non
 )
 def test_bad_captions_are_refused(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        read_description(text, like=Scene.of([Thing((0, 0), "star", "red")], 0))
+        read_description(text, original=Scene.of([Thing((0, 0), "star", "red")], 0))
 
 
 @pytest.mark.slow
@@ -70,7 +70,7 @@ def test_the_captioner_describes_every_perturbed_scene_exactly(
             (caption,) = SceneCaptioner()([candidate], shapes_store)
             assert isinstance(caption, CaptionText)
             expected = family.scenes[family.options.index(options[new])]
-            assert read_description(caption.text, like=scene_of(candidate)) == expected
+            assert read_description(caption.text, original=scene_of(candidate)) == expected
             n_checked += 1
     assert n_checked > 2 * len(all_items)
 

@@ -171,7 +171,7 @@ def embed_corpus(
     total = corpus.n if share is None else None
     with (
         ThreadPoolExecutor(n_threads) as pool,
-        progress_bar(f"embed with {encoder.name}", total, unit="img", shown=progress) as bar,
+        progress_bar(f"embed with {encoder.name}", total, unit="img", is_shown=progress) as bar,
     ):
         embedder = _Embedder(encoder, folder, batch_size, shard_size, pool, n_threads, bar)
         for number, part in enumerate(corpus.parts()):

@@ -184,7 +184,7 @@ def nearest(
     n_floats = corpus.dimension * (8 if corpus.is_hash else 1)
 
     def blocks() -> Iterator[Array]:
-        with progress_bar("neighbours", corpus.n, unit="img", shown=progress) as bar:
+        with progress_bar("neighbours", corpus.n, unit="img", is_shown=progress) as bar:
             for block in corpus.blocks(max(1, block_bytes // (4 * n_floats))):
                 yield _floats(block)
                 bar.update(len(block))

@@ -76,7 +76,7 @@ def contaminate(assembly: Assembly, workers: Workers | None = None) -> list[Trai
     n_done, numbers = _n_done(plans, run), _numbers(plans)
     total = sum(n_steps(plan) for plan in plans if workers.owns_index(numbers[plan.id]))
     bar = progress_bar(
-        "train", total, unit="step", initial=n_done, shown=shows_bar and n_done < total
+        "train", total, unit="step", initial=n_done, is_shown=shows_bar and n_done < total
     )
     with bar, messages_above(bar):
         return _train(assembly, plans, regimes, workers, trainer, bar)
