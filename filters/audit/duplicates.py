@@ -86,7 +86,7 @@ def fingerprints(
         small = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
         return bits, np.asarray(small).ravel(), float(np.asarray(image.convert("L")).std()) < _FLAT
 
-    bar = progress_bar("hash images", len(distinct), unit="img", shown=progress)
+    bar = progress_bar("hash images", len(distinct), unit="img", is_shown=progress)
     results = []
     with ThreadPoolExecutor(N_THREADS) as pool, bar:
         for result in pool.map(fingerprint, distinct):
