@@ -23,7 +23,6 @@ from flipbench.core import records
 
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "runs/demo/report/index.html"
-_API = ("generation", "filtering", "contamination", "detection", "validation", "listing")
 
 
 def front_page() -> str:

@@ -232,7 +232,7 @@ def detect(
     dtype : str
         Precision of the weights.
     device : str
-        Cpu or cuda; auto takes a GPU.
+        The device: cpu or cuda; auto takes a GPU.
     quantization : {"4bit"}, optional
         Keep the language model in 4 bits.
     image_padding : {"auto", "square", "none"}

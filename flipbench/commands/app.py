@@ -18,7 +18,7 @@ from typer.core import TyperGroup
 from flipbench import __version__
 from flipbench.api.calls import Call, called, dry_run
 from flipbench.api.experiment import Experiment
-from flipbench.commands.derive import Parameter, in_order, parameters_of, summary
+from flipbench.commands.derive import Parameter, parameters_of, summary
 from flipbench.commands.printing import command_line, say
 from flipbench.core.locks import Share
 from flipbench.core.processes import exit_with_parent, is_main
@@ -170,8 +170,10 @@ def command(
 
     def register(show: Shows) -> Shows:
         of_show = [p for p in parameters_of(show) if p.name not in ("result", "invocation")]
-        parameters = in_order([*of_experiment, *of_job, *of_show])
-        signature = [parameter.typer_parameter() for parameter in parameters]
+        arguments = [p for p in (*of_experiment, *of_job) if p.is_argument]
+        arguments.sort(key=lambda p: p.is_many)  # which take all that is left
+        options = [p for p in (*of_job, *of_show, *of_experiment) if not p.is_argument]
+        signature = [parameter.typer_parameter() for parameter in (*arguments, *options)]
         if getattr(job, "has_dry_run", False):
             flag = typer.Option("--dry-run", help="count the work, do nothing")
             signature.append(_keyword("dry_run", Annotated[bool, flag], False))

@@ -6,7 +6,7 @@ import builtins
 import inspect
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -16,7 +16,7 @@ import typer
 from flipbench.api.options import Option
 from flipbench.core.errors import ConfigError
 
-_SIMPLE = (bool, int, float, str, Path)
+_SIMPLE = (bool, int, float, Path, str)
 """The types that a command line has, the preferred one of a union first."""
 _SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
 
@@ -99,7 +99,8 @@ class Parameter:
             annotation, default = annotation | None, None
         info: Any
         if self.is_argument:
-            info = typer.Argument(metavar=option.metavar, help=self.help)
+            metavar = option.metavar or self.name.upper()
+            info = typer.Argument(metavar=metavar, help=self.help)
         else:
             names = option.names or (f"--{self.name.replace('_', '-')}",)
             info = typer.Option(*names, metavar=option.metavar, min=option.min, help=self.help)
@@ -183,8 +184,3 @@ def _as_help(text: str) -> str:
 def summary(docstring: str) -> str:
     """Return what a docstring says before its sections, without the quotes of code."""
     return _SECTION.split(docstring)[0].strip().replace("``", "`")
-
-
-def in_order(parameters: Iterable[Parameter]) -> list[Parameter]:
-    """Return arguments before options, those that take all that is left last."""
-    return sorted(parameters, key=lambda p: (not p.is_argument, p.is_argument and p.is_many))

@@ -93,7 +93,7 @@ def show_review(result: ReviewResult, invocation: Invocation) -> int:
         say(result.file)
         if result.experiment is not None:
             typed = invocation.typed["run"]
-            config = typed if typed.endswith((".yaml", ".yml")) else run / "config.yaml"
+            config = typed if typed.suffix in (".yaml", ".yml") else run / "config.yaml"
             say_next(Invocation({"config": config}, result.experiment).with_pairs())
         return 0
     if result.text:
