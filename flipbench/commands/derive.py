@@ -166,7 +166,7 @@ def parameter_helps(docstring: str) -> dict[str, str]:
     helps: dict[str, str] = {}
     sections = _SECTION.split(docstring)
     text = dict(zip(sections[1::2], sections[2::2], strict=True)).get("Parameters", "")
-    for entry in re.split(r"\n(?=\S)", text.strip("\n")):
+    for entry in re.split(r"\n(?=\S)", text.strip("\n")) if text else ():
         head, _, body = entry.partition("\n")
         paragraph = " ".join(inspect.cleandoc(body).split("\n\n")[0].split())
         for name in head.split(" : ")[0].split(","):

@@ -111,8 +111,8 @@ def test_every_job_of_the_command_line_is_one_of_python() -> None:
     commands = getattr(get_command(app), "commands", {})
     assert {names.get(name, name) for name in commands} <= jobs | methods
     for name, command in commands.items():
-        function = getattr(fb, names.get(name, name), None)
-        function = function or getattr(fb.Experiment, names.get(name, name))
+        function = getattr(fb.Experiment, names.get(name, name), None)
+        function = function or getattr(fb, names.get(name, name))
         listed = {parameter.name for parameter in command.params}
         assert {parameter.name for parameter in parameters_of(function)} <= listed
         assert ("dry_run" in listed) == getattr(function, "has_dry_run", False)
