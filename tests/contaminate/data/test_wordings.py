@@ -186,7 +186,7 @@ def test_a_file_may_state_what_each_paraphrase_changes(
     assert [recorded.level_of(item, text) for text in THREE] == row["levels"]
     assert recorded.level_of(item, "?") == recorded.level_of(shapes_items[1], THREE[0]) == ""
     path.write_text(json.dumps(row | {"levels": ["scope"]}))
-    with pytest.raises(DataError, match=r"(?s)w.jsonl:1: .*1 levels for 3 paraphrases"):
+    with pytest.raises(DataError, match=r"(?s)w.jsonl, line 1: .*1 levels for 3 paraphrases"):
         FileWriter(path)
 
 
