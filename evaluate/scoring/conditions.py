@@ -122,8 +122,8 @@ class Condition:
     ) -> Condition:
         choices = answers.choices([probe for probe, _ in queries])
         values = [
-            None if choice is None else picks.of(choice)
-            for choice, (_, picks) in zip(choices, queries, strict=True)
+            None if choice is None else pick.of(choice)
+            for choice, (_, pick) in zip(choices, queries, strict=True)
         ]
         n_replies = len(choices) - choices.count(None)
         n_unparsed = n_replies - (len(values) - values.count(None))
@@ -197,11 +197,6 @@ def multiple_choice_items(benchmark: PairedBenchmark) -> list[Item]:
     return [item for item in benchmark.originals if item.options is not None]
 
 
-def picks(gold: int | None) -> Reading:
-    """Return the reading "the reply names option ``gold``"; None if it names no option."""
-    return Picks(gold)
-
-
 def choice(
     prompt_settings: PromptSettings,
     item: Item,
@@ -213,7 +208,7 @@ def choice(
 ) -> Query:
     """Return the multiple-choice query of ``item``; what is given replaces the item's own."""
     probe = prompt_settings.probe(item, variant, options=options, images=images)
-    return Query(((probe, picks(item.answer if gold is None else gold)),))
+    return Query(((probe, Picks(item.answer if gold is None else gold)),))
 
 
 def open_question(

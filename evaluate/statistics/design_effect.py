@@ -63,9 +63,9 @@ def clustered_rate(counts: Sequence[tuple[int, int]], *, exact: bool = False) ->
     k, n = sum(k for k, _ in counts), sum(n for _, n in counts)
     make = Rate.exact if exact else Rate.wilson
     sizes = [n for _, n in counts]
-    effect = design_effect(sizes, correlation_of_counts(tuple(sorted(counts))))
+    effect = kish_design_effect(sizes, correlation_of_counts(tuple(sorted(counts))))
     if len(counts) >= MIN_CLUSTERS:
-        effect = min(max(effect, spread_of_counts(counts)), design_effect(sizes, 1.0))
+        effect = min(max(effect, spread_of_counts(counts)), kish_design_effect(sizes, 1.0))
     return ClusteredRate(
         k=k,
         n=n,
@@ -76,11 +76,11 @@ def clustered_rate(counts: Sequence[tuple[int, int]], *, exact: bool = False) ->
     )
 
 
-def design_effect(sizes: Sequence[int], correlation: float) -> float:
+def kish_design_effect(sizes: Sequence[int], correlation: float) -> float:
     """Return the design effect of the mean of clusters of these sizes (Kish).
 
-    >>> design_effect([4, 4], 0.5), design_effect([1, 1], 0.5), design_effect([], 0.5)
-    (2.5, 1.0, 1.0)
+    >>> kish_design_effect([4, 4], 0.5), kish_design_effect([], 0.5)
+    (2.5, 1.0)
     """
     if not sizes:
         return 1.0

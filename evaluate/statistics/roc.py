@@ -21,7 +21,7 @@ from .design_effect import (
     ClusteredRate,
     clustered_rate,
     correlation_of_values,
-    design_effect,
+    kish_design_effect,
     student_factor,
 )
 from .resampling import LEVEL, Array
@@ -137,7 +137,7 @@ def separation(
     else:
         correlation = correlation_of_values(values, positive, groups)
         effects = [
-            design_effect(np.unique(groups[side], return_counts=True)[1].tolist(), correlation)
+            kish_design_effect(np.unique(groups[side], return_counts=True)[1].tolist(), correlation)
             for side in (positive, ~positive)
         ]
     points = []

@@ -19,7 +19,7 @@ from ...scoring.comparison import (
     relative_score,
     two_conditions,
 )
-from ...scoring.conditions import Query, QueryPair, choice, multiple_choice_items, picks
+from ...scoring.conditions import Picks, Query, QueryPair, choice, multiple_choice_items
 from ...statistics.counts import poisson_binomial_p
 
 ABOUT = About(
@@ -85,7 +85,7 @@ def can_be_numbered(item: Item) -> bool:
 
 def _numbered(item: Item, prompt_settings: PromptSettings) -> Query:
     probe = prompt_settings.probe(item, "numbers", labels=NUMBERS)
-    return Query(((probe, picks(item.answer)),))
+    return Query(((probe, Picks(item.answer)),))
 
 
 def if_reference_can(rule: Rule) -> Rule:

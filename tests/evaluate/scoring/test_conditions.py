@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flipbench.core.records import Probe, Response
-from flipbench.evaluate.scoring.conditions import Condition, Query, cache_recent, picks
+from flipbench.evaluate.scoring.conditions import Condition, Picks, Query, cache_recent
 from flipbench.models.engine import Answers
 
 
@@ -16,7 +16,7 @@ def test_choices_are_read_together_as_one_by_one() -> None:
     }
     answers = Answers("m", "f", responses)
     golds = [n % 3 if n else None for n in range(12)]
-    together = [Query(((p, picks(g)),)) for p, g in zip(probes, golds, strict=True)]
+    together = [Query(((p, Picks(g)),)) for p, g in zip(probes, golds, strict=True)]
     one_by_one = [Query(q.parts, combine=lambda values: values[0]) for q in together]
     assert all(q.picked for q in together) and not any(q.picked for q in one_by_one)
     condition = Condition.read("c", answers, together)

@@ -12,7 +12,7 @@ from flipbench.core.rates import Rate
 from flipbench.evaluate.statistics.design_effect import (
     clustered_rate,
     correlation_of_counts,
-    design_effect,
+    kish_design_effect,
 )
 
 COUNTS = st.lists(
@@ -75,7 +75,7 @@ def test_equal_lineages_say_the_cases_are_alike() -> None:
     alike = correlation_of_counts(((0, 9), (0, 9), (9, 9), (9, 9)))
     mixed = correlation_of_counts(((4, 9), (4, 9), (5, 9), (5, 9)))
     assert alike > 0.75 and mixed < 0.15
-    assert design_effect([9] * 4, alike) > 7
+    assert kish_design_effect([9] * 4, alike) > 7
 
 
 @pytest.mark.parametrize("correlation", [0.3, 0.9])
