@@ -66,7 +66,7 @@ def scores_of_models(
     ids = {name: _ids(model_values) for name, model_values in values.items()}
     all_ids = sorted(set().union(*ids.values()))
     pairs = PredictedPairs(benchmark, (), ImageStore(Path()), keys=tuple((i,) for i in all_ids))
-    differing = _differing(ids)
+    item_warnings = _item_warnings(ids)
     grid = [row.model for row in models]
     scores: list[Score] = []
     for model in grid:
@@ -96,7 +96,7 @@ def scores_of_models(
                     model_fingerprint=model.fingerprint,
                     benchmark_id=pairs.id,
                     reference_fingerprint=clean.fingerprint if clean and uses_reference else "",
-                    warnings=(*score.warnings, *differing),
+                    warnings=(*score.warnings, *item_warnings),
                 )
             )
     return pairs, scores
@@ -166,7 +166,7 @@ def _ids(values: ItemValues) -> set[str]:
     return ids.union(*(by_item for by_item in values.log_probs.values()))
 
 
-def _differing(ids: Mapping[str, set[str]]) -> list[str]:
+def _item_warnings(ids: Mapping[str, set[str]]) -> list[str]:
     """Return a warning if the models have not answered the same items.
 
     Raises

@@ -244,7 +244,7 @@ class _MappedReader:
                 raise row.error
             if not place.name:
                 raise RowError("index", "the index is empty", "give every row a unique index")
-            refs = self._followed(row.images)
+            refs = self._resolve_images(row.images)
             if not refs:
                 raise RowError("image", "there is no image", "add one, or remove the row")
             extra = {name: value for name in columns.extra if (value := text(name))}
@@ -281,7 +281,7 @@ class _MappedReader:
             )
             self.collector.keep(place, item, oddities)
 
-    def _followed(self, images: tuple[ImageRef | str, ...]) -> tuple[ImageRef, ...]:
+    def _resolve_images(self, images: tuple[ImageRef | str, ...]) -> tuple[ImageRef, ...]:
         """Return a row's images, with those of the rows that it refers to."""
         refs: list[ImageRef] = []
         for image in images:

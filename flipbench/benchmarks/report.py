@@ -144,7 +144,7 @@ class Collector:
     strict: bool
     problems: list[Problem] = field(default_factory=list)
     n_rows: int = 0
-    most_rows: int = field(default_factory=lambda: ROWS.value)
+    max_rows: int = field(default_factory=lambda: ROWS.value)
     _kept: list[tuple[int, Item]] = field(default_factory=list)  # with their rows' numbers
     _claimed: dict[tuple[str, str], str] = field(default_factory=dict)
     _spelled: dict[tuple[str, str], str] = field(default_factory=dict)  # by folded name
@@ -180,7 +180,7 @@ class Collector:
     def row(self, row: RowPlace) -> Iterator[None]:
         """Count a row; an error inside the block becomes its fatal problem."""
         self.n_rows += 1
-        if self.n_rows > self.most_rows:
+        if self.n_rows > self.max_rows:
             ROWS.check(self.n_rows, self.name)
         try:
             yield

@@ -68,15 +68,16 @@ def open_source(spec: TsvSpec | HuggingFaceSpec | JsonlSpec) -> RowSource:
     table = open_table(path)
     rows, columns = table.rows, table.columns
     if isinstance(spec, HuggingFaceSpec):
-        columns = columns_of(_sound(rows))
+        columns = columns_of(_raise_errors(rows))
         blank = dict.fromkeys(columns)
         rows = (
-            Row(row.where, blank | row.cells, row.number) for row in _sound(open_table(path).rows)
+            Row(row.where, blank | row.cells, row.number)
+            for row in _raise_errors(open_table(path).rows)
         )
     return RowSource(rows, columns, path.stem, str(path), path.parent, path.name, split)
 
 
-def _sound(rows: Iterable[Row]) -> Iterator[Row]:
+def _raise_errors(rows: Iterable[Row]) -> Iterator[Row]:
     for row in rows:
         if row.error:
             raise DataError(f"{row.where}: {row.error}") from row.error

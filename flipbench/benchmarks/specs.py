@@ -53,7 +53,7 @@ class TsvSpec(Value):
 
     @property
     def layout(self) -> Layout:
-        """The kit's columns; of those of a hint, a category and pictures, not all need be there."""
+        """The kit's columns: hint and category are optional, one column of images is enough."""
         columns = ColumnMapping(
             index="index",
             images=("image", "image_path"),

@@ -119,7 +119,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _bounded(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield the rows until one has an error, or there is more of them than a table may hold."""
+    """Yield the rows; raise at the first with an error, or once a limit is exceeded."""
     counts = {ROWS: 0, CELLS: 0, TABLE_BYTES: 0}
     maxima = {limit: limit.value for limit in counts}
     most_columns = COLUMNS.value
@@ -159,7 +159,7 @@ def numbered_rows(path: Path) -> tuple[list[str], list[NumberedRow]]:
 
 
 def cell_text(cell: Any) -> str:
-    """Return a cell as a text, which flipbench may have guarded; empty for a missing value."""
+    """Return a cell as text, without the guard of our own CSV files; "" if it is missing."""
     if isinstance(cell, str):
         return plain_cell(cell)
     return "" if cell is None or cell != cell else str(cell)
