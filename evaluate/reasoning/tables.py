@@ -122,7 +122,7 @@ def clustered_rate(values: Sequence[bool], cases: Sequence[str]) -> Rate:
     return Rate(k=sum(values), n=len(values), interval=interval, n_clusters=n_cases)
 
 
-def matthews(counts: tuple[tuple[int, int], tuple[int, int]]) -> float | None:
+def matthews(counts: Sequence[Sequence[int]]) -> float | None:
     """Return Matthews' correlation of two raters' 2 x 2 counts; None if a rater never varies.
 
     >>> round(matthews(((6, 1), (2, 11))), 4)

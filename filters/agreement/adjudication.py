@@ -24,7 +24,7 @@ from flipbench.reporting.tables import (
 from flipbench.reporting.writers import records_csv, write_tables
 
 from ..audit.corpus_overlap.flagged import FLAGGED, LABELS, FlaggedPair, read_flagged
-from .agreement import Estimate, krippendorff_alpha, label_kappa
+from .agreement import Agreement, Estimate, agreement, krippendorff_alpha
 
 UNSETTLED = "ambiguous"
 
@@ -52,16 +52,6 @@ class AdjudicatedPair:
 
 
 @dataclass(frozen=True)
-class RaterPair:
-    """Cohen's kappa of two raters over all labels, and the share of pairs labelled the same."""
-
-    first: str
-    second: str
-    kappa: Estimate
-    raw: Rate
-
-
-@dataclass(frozen=True)
 class AdjudicationOutcome:
     """The adjudication of a run's flagged pairs.
 
@@ -70,15 +60,15 @@ class AdjudicationOutcome:
     pairs : tuple of AdjudicatedPair
         All flagged pairs, in the order of the audit.
     raters : tuple of str
-    agreements : tuple of RaterPair
-        Every two raters.
+    agreements : tuple of Agreement
+        Every two raters, over all labels.
     alpha : Estimate
         Krippendorff's nominal alpha of all raters.
     """
 
     pairs: tuple[AdjudicatedPair, ...]
     raters: tuple[str, ...]
-    agreements: tuple[RaterPair, ...]
+    agreements: tuple[Agreement, ...]
     alpha: Estimate
 
     @property
@@ -173,7 +163,7 @@ def adjudication_outcome(
     labels = tuple(LABELS)
     alpha, _ = krippendorff_alpha(ratings, labels=labels, clusters=clusters, seed=seed)
     agreements = tuple(
-        RaterPair(a, b, *label_kappa(a, b, ratings, labels, clusters=clusters, seed=seed))
+        agreement(a, b, ratings, labels=labels, clusters=clusters, seed=seed)
         for a, b in combinations(raters, 2)
     )
     return AdjudicationOutcome(pairs, raters, agreements, alpha)
@@ -224,7 +214,7 @@ def adjudication_tables(outcome: AdjudicationOutcome) -> list[Table]:
             f" a bootstrap over benchmark pictures. Krippendorff's alpha of all: {alpha}.",
             "raters",
             [
-                ("n", lambda a: a.raw.n),
+                ("n", lambda a: a.n),
                 ("agreement", lambda a: formats.rate(a.raw)),
                 ("kappa", lambda a: estimate_cell(a.kappa.value, a.kappa.interval, digits=2)),
             ],

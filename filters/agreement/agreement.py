@@ -1,7 +1,7 @@
 """Agreement of raters: counts, chance-corrected statistics, precision and recall.
 
-For decisions on edited images, "unsure" counts as "not kept", as in a policy; `label_kappa` and
-`krippendorff_alpha` also take other labels.
+Of decisions on edited images, "unsure" counts as "not kept", as in a policy; other labels may be
+given.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ class Agreement:
 
     Attributes
     ----------
-    counts : tuple of tuple of int, shape (2, 2)
-        Rows: ``first``, columns: ``second``, in the order of ``KEPT``.
+    counts : tuple of tuple of int, shape (Q, Q)
+        Rows: ``first``, columns: ``second``, in the order of the labels; of decisions, ``KEPT``.
     kappa, ac1 : Estimate
-        Cohen's kappa and Gwet's AC1. Skewed prevalence lowers kappa but hardly affects AC1.
+        Cohen's kappa and Gwet's AC1. Skewed prevalence lowers kappa but hardly affects AC1. Kappa
+        is undefined if both raters give only one and the same label.
     n_one_only : int
         Images rated by only one of the two; excluded from all other numbers.
     """
 
     first: str
     second: str
-    counts: tuple[tuple[int, int], tuple[int, int]]
+    counts: tuple[tuple[int, ...], ...]
     kappa: Estimate
     ac1: Estimate
     n_one_only: int = 0
@@ -62,7 +63,7 @@ class Agreement:
     @property
     def raw(self) -> Rate:
         """Share of images on which the two agree."""
-        return Rate.wilson(self.counts[0][0] + self.counts[1][1], self.n)
+        return Rate.wilson(sum(row[i] for i, row in enumerate(self.counts)), self.n)
 
     @property
     def precision(self) -> Rate:
@@ -88,8 +89,9 @@ class Agreement:
 def agreement(
     first: str,
     second: str,
-    ratings: Mapping[str, Decisions],
+    ratings: Mapping[str, Mapping[str, str]],
     *,
+    labels: Sequence[str] | None = None,
     clusters: Mapping[str, str] | None = None,
     seed: int = 0,
 ) -> Agreement:
@@ -98,9 +100,11 @@ def agreement(
     Parameters
     ----------
     ratings : mapping of str to mapping
-        Decision by edit id, for each rater (`ratings_of`). ``second`` is the reference.
+        Decision or label by id, for each rater. ``second`` is the reference.
+    labels : sequence of str, optional
+        All possible ratings; by default they are decisions, kept or not.
     clusters : mapping of str to str, optional
-        Cluster of each edit id (its original image); the bootstrap resamples whole clusters.
+        Cluster of each id (its original image); the bootstrap resamples whole clusters.
 
     References
     ----------
@@ -111,39 +115,17 @@ def agreement(
     """
     a, b = ratings[first], ratings[second]
     shared = sorted(set(a) & set(b))
-    cells = _cross(a, b, shared, _code, 2)
+    code, n_labels = _coding(labels)
+    cells = np.zeros((len(shared), n_labels**2))  # a 1 where both ratings meet
+    cells[np.arange(len(shared)), [n_labels * code(a[i]) + code(b[i]) for i in shared]] = 1
     groups = None if clusters is None else [clusters[i] for i in shared]
-
-    def estimate(statistic: Callable[[Array], Array]) -> Estimate:
-        return _estimate(cells, statistic, generator(seed, f"{first} {second}", "kappa"), groups)
-
-    n_both, n_first_only, n_second_only, n_neither = map(int, cells.sum(axis=0))
-    counts = ((n_both, n_first_only), (n_second_only, n_neither))
-    n_one_only = len(set(a) ^ set(b))
-    return Agreement(first, second, counts, estimate(_kappa), estimate(_ac1), n_one_only)
-
-
-def label_kappa(
-    first: str,
-    second: str,
-    ratings: Mapping[str, Mapping[str, str]],
-    labels: Sequence[str],
-    *,
-    clusters: Mapping[str, str] | None = None,
-    seed: int = 0,
-) -> tuple[Estimate, Rate]:
-    """Return Cohen's unweighted kappa of two raters who choose from Q labels, and raw agreement.
-
-    Parameters are those of `agreement`, with labels by id instead of decisions; so are interval and
-    references. Kappa is undefined if both give only one and the same label.
-    """
-    a, b = ratings[first], ratings[second]
-    shared = sorted(set(a) & set(b))
-    cells = _cross(a, b, shared, list(labels).index, len(labels))
-    groups = None if clusters is None else [clusters[i] for i in shared]
-    rng = generator(seed, f"{first} {second}", "label kappa")
-    n_agreed = sum(a[i] == b[i] for i in shared)
-    return _estimate(cells, _kappa, rng, groups), Rate.wilson(n_agreed, len(shared))
+    purpose = "kappa" if labels is None else "label kappa"
+    kappa, ac1 = (
+        _estimate(cells, statistic, generator(seed, f"{first} {second}", purpose), groups)
+        for statistic in (_kappa, _ac1)
+    )
+    table = cells.sum(axis=0).astype(int).reshape(n_labels, n_labels).tolist()
+    return Agreement(first, second, tuple(map(tuple, table)), kappa, ac1, len(set(a) ^ set(b)))
 
 
 def krippendorff_alpha(
@@ -164,7 +146,7 @@ def krippendorff_alpha(
     interval is computed as for kappa, not by Krippendorff's own bootstrap.
     """
     ids = sorted({i for decisions in ratings.values() for i in decisions})
-    code, n_labels = (_code, 2) if labels is None else (list(labels).index, len(labels))
+    code, n_labels = _coding(labels)
     counts = np.zeros((len(ids), n_labels))
     for row, i in enumerate(ids):
         for decisions in ratings.values():
@@ -248,19 +230,8 @@ def _corrected(observed: Array, chance: Array) -> Array:
         return np.asarray(np.where(room > 1e-12, (observed - chance) / room, np.nan))
 
 
-def _cross(
-    a: Mapping[str, str],
-    b: Mapping[str, str],
-    shared: Sequence[str],
-    code: Callable[[str], int],
-    n_labels: int,
-) -> Array:
-    """Return for each image one row of (Q x Q) cells with a 1 where both ratings meet, (N, Q*Q)."""
-    cells = np.zeros((len(shared), n_labels**2))
-    columns = [n_labels * code(a[i]) + code(b[i]) for i in shared]
-    cells[np.arange(len(shared)), columns] = 1
-    return cells
-
-
-def _code(decision: str) -> int:
-    return int(decision != "keep")
+def _coding(labels: Sequence[str] | None) -> tuple[Callable[[str], int], int]:
+    """Return the function from labels to numbers, and how many there are."""
+    if labels is None:
+        return (lambda decision: int(decision != "keep")), len(KEPT)
+    return list(labels).index, len(labels)

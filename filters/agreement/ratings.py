@@ -247,17 +247,11 @@ def agreement_tables(report: AgreementReport) -> list[Table]:
             f"Each rater's decisions against those of {reference}.",
             "rater",
             [
-                (text_column("says"), lambda row: row[0]),
-                (f"{reference}: {KEPT[0]}", lambda row: row[1]),
-                (f"{reference}: {KEPT[1]}", lambda row: row[2]),
+                (text_column("says"), lambda row: KEPT[row[1]]),
+                (f"{reference}: {KEPT[0]}", lambda row: row[0].counts[row[1]][0]),
+                (f"{reference}: {KEPT[1]}", lambda row: row[0].counts[row[1]][1]),
             ],
-            {
-                "": [
-                    (a.first, (name, *counts))
-                    for a in report.overall
-                    for name, counts in zip(KEPT, a.counts, strict=True)
-                ]
-            },
+            {"": [(a.first, (a, row)) for a in report.overall for row in range(len(KEPT))]},
         ),
     ]
 
