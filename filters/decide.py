@@ -185,10 +185,7 @@ def _by_rule(candidate: Candidate, verdict: Verdict, slug: RuleName) -> Ruling:
 
 def _by_people(candidate: Candidate, people: Sequence[Verdict], policy: Policy) -> Ruling:
     votes = {v.rater: effective_decision(v, candidate, policy) for v in people}
-    decision = tally(list(votes.values()), policy.among_people)
-    losses = ("rejected by people", "people disagree", "people are unsure")
-    loss = "" if decision == "keep" else _loss(decision, votes, losses)
-    return Ruling(candidate, decision, loss, *_attribution(people, decision, votes))
+    return _by_votes(candidate, people, votes, policy.among_people, "people")
 
 
 def _by_judges(
@@ -202,33 +199,33 @@ def _by_judges(
         judge: _judge_decision(judge, candidate, verdicts, policy) for judge in raters.judges
     }
     votes |= {v.rater: effective_decision(v, candidate, policy) for v in people}
-    if not votes:
-        if policy.unjudged == "keep":
-            return Ruling(candidate, "keep")
-        return Ruling(candidate, "unsure", "nobody judged it")
-    decision = tally(list(votes.values()), policy.judges)
-    loss = ""
-    if decision != "keep":
+    if votes:
         raters_text = "judges or people" if people else "judges"
-        losses = (
-            f"rejected by {raters_text}",
-            f"{raters_text} disagree",
-            f"{raters_text} are unsure",
-        )
-        is_incomplete = None in votes.values()
-        loss = "a judge gave no verdict" if is_incomplete else _loss(decision, votes, losses)
+        return _by_votes(candidate, verdicts, votes, policy.judges, raters_text)
+    if policy.unjudged == "keep":
+        return Ruling(candidate, "keep")
+    return Ruling(candidate, "unsure", "nobody judged it")
+
+
+def _by_votes(
+    candidate: Candidate,
+    verdicts: Sequence[Verdict],
+    votes: Mapping[str, Decision | None],
+    vote: Vote,
+    raters_text: str,
+) -> Ruling:
+    decision = tally(list(votes.values()), vote)
+    if decision == "keep":
+        loss = ""
+    elif None in votes.values():
+        loss = "a judge gave no verdict"
+    elif "keep" in votes.values():
+        loss = f"{raters_text} disagree"
+    else:
+        is_rejected = decision == "reject"
+        loss = f"rejected by {raters_text}" if is_rejected else f"{raters_text} are unsure"
     votes_cast = [v for v in verdicts if v.rater in votes]
     return Ruling(candidate, decision, loss, *_attribution(votes_cast, decision, votes))
-
-
-def _loss(
-    decision: Decision, votes: Mapping[str, Decision | None], losses: tuple[str, str, str]
-) -> str:
-    """Return the label of the loss: rejected by all, disputed, or unsure."""
-    rejected, disagree, unsure = losses
-    if "keep" in votes.values():
-        return disagree
-    return rejected if decision == "reject" else unsure
 
 
 def _attribution(

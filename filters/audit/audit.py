@@ -48,8 +48,6 @@ class AuditReport:
 
     Attributes
     ----------
-    benchmark : Benchmark
-    images : ImageStore
     findings : list of AuditFinding
         One per check, in the order they ran.
     funnel : list of AuditStep

@@ -48,14 +48,10 @@ class AuditFinding(Value):
 
     Attributes
     ----------
-    check, title : str
-        The check's key and display name.
     status : str
         ``ok`` (nothing found, which is no proof), ``look``, ``defect``, or ``not_run``.
     sentence, todo, limits : str
         The result, what to do about it, and what the check cannot detect.
-    rates : tuple of NamedRate
-    items : tuple of FlaggedItem
     """
 
     check: str

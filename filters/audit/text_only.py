@@ -256,12 +256,8 @@ class ChatStage:
 
     Parameters
     ----------
-    chat : Chat
-        `ChatAPI`, `BatchAPI` or `LocalChat`.
     images : ImageStore
         Passed on to the chat model; no image is shown.
-    instruction : str
-        The same for every probe.
     number : int
         Number of the repetition; each has its own responses.
     schema : type of pydantic model, optional

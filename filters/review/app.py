@@ -89,16 +89,7 @@ class AnswerBody(_PairBody):
 class ReviewApp:
     """The request handlers, on top of one ledger.
 
-    Parameters
-    ----------
-    ledger : Ledger
-        The pairs and their verdicts.
-    images : ImageStore
-        The run's images.
-    title : str
-        The page's title.
-    blind : bool
-        Whether reviewers answer the question before they see the new answer.
+    ``blind``: reviewers answer the question before they see the new answer.
     """
 
     def __init__(self, ledger: Ledger, images: ImageStore, title: str, blind: bool = False) -> None:

@@ -54,15 +54,8 @@ class Guard:
     """ASGI middleware that refuses other origins, foreign host names and unauthenticated requests.
 
     Without a token, only loopback host names are accepted, so that no web page can reach the server
-    through DNS rebinding. A token is given once in the query and then stored in a cookie that
-    scripts and other sites cannot use.
-
-    Parameters
-    ----------
-    app : ASGI application
-        The application to protect.
-    token : str or None
-        If given, required for every request.
+    through DNS rebinding. A token, if there is one, is required for every request; it is given once
+    in the query and then stored in a cookie that scripts and other sites cannot use.
     """
 
     def __init__(self, app: ASGIApp, token: str | None = None) -> None:

@@ -29,17 +29,9 @@ class Refused(DataError):
 class Ledger:
     """The verdicts on the pairs of a run, for any number of concurrent reviewers.
 
-    A changed verdict is a new record with ``run`` one higher; the newest counts. Undo writes the
+    Verdicts are read from the run once, and appended to it; those on other pairs are ignored. A
+    changed verdict is a new record with ``run`` one higher; the newest counts. Undo writes the
     previous verdict again, or one with the reason `WITHDRAWN`.
-
-    Parameters
-    ----------
-    run : Run
-        Verdicts are read from it once, and appended to it.
-    pairs : sequence of Pair
-        The pairs to decide on. Verdicts on others are ignored.
-    task : Task
-        Which records are read and written; default: the review of edited pairs.
     """
 
     def __init__(self, run: Run, pairs: Sequence[Pair], task: Task = REVIEW) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import re
 import secrets
 import socket
@@ -50,8 +51,7 @@ def serve_review(
     run_path : path
         A run directory with edits, or with flagged pairs to adjudicate.
     host, port : str, int
-        Where to listen; port 0 selects a free one. The default accepts connections from this
-        machine only (and through a forwarded port).
+        Where to listen; port 0 selects a free one. By default only this machine can connect.
     token : str, optional
         Required once from every browser. Random, and printed, if other machines can reach
         ``host``.
@@ -59,8 +59,6 @@ def serve_review(
         Have reviewers answer the question before they see the new answer.
     edit_ids : collection of str, optional
         Only the pairs of these edits (to adjudicate: benchmark pictures by sha256).
-    task : Task
-        What is shown and asked.
 
     Raises
     ------
@@ -80,7 +78,7 @@ def serve_review(
         raise ConfigError("a token needs at least 16 characters: letters, digits, '-' and '_'")
     if token is None and not is_loopback(host):
         token = secrets.token_urlsafe(18)
-    with _bound(host, port) as listener, _locked(run_path, task) as run:
+    with _listener(host, port) as listener, _locked(run_path, task) as run:
         ledger = Ledger(run, task.load(run, edit_ids), task)
         title = f"{run.path.name}: {len(ledger.pairs):,} pairs"
         app = make_app(ReviewApp(ledger, run.images, run.path.name, blind), token)
@@ -151,28 +149,23 @@ def _locked(run_path: str | Path, task: Task) -> Iterator[Run]:
         yield run
 
 
-@contextlib.contextmanager
-def _bound(host: str, port: int) -> Iterator[socket.socket]:
+def _listener(host: str, port: int) -> socket.socket:
     if not 0 <= port < 65536:
         raise ConfigError(f"port {port}: ports range from 0 (any free port) to 65535")
     try:
-        family, kind, proto, _, address = socket.getaddrinfo(
+        family, *_, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        listener = socket.socket(family, kind, proto)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"{host}: no address to listen on ({error})") from error
-    with listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind(address)
-            listener.listen(128)
-        except OSError as error:
-            raise ConfigError(
-                f"{host}:{port}: cannot listen there ({error.strerror});"
-                " choose another port, or 0 for any free port"
-            ) from error
-        yield listener
+    try:
+        return socket.create_server(address[:2], family=family, backlog=128)
+    except OSError as error:
+        problem = os.strerror(error.errno or 0)
+        raise ConfigError(
+            f"{host}:{port}: cannot listen there ({problem});"
+            " choose another port, or 0 for any free port"
+        ) from error
 
 
 def _address(host: str, listener: socket.socket, token: str | None) -> str:

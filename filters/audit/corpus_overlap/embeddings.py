@@ -39,8 +39,6 @@ class Embeddings:
 
     Attributes
     ----------
-    encoder : str
-        The encoder's name.
     vectors : list of arrays, each of shape (n_i, d)
         L2-normalised float32, or uint8 codes; memory-mapped. All rows in order.
     keys, sha256, types : list of str, shape (n,)
@@ -51,8 +49,6 @@ class Embeddings:
         ``key`` and ``error`` of each picture without a vector.
     n_pictures : int
         All entries of the corpus: rows, copies and failures.
-    manifest : dict
-        What was embedded, and how.
     """
 
     encoder: str
@@ -120,19 +116,17 @@ def embed_corpus(
     share: Share | None = None,
     progress: bool = True,
 ) -> Embeddings:
-    """Embed each distinct picture of a corpus once; continue where an earlier call stopped.
+    """Embed each distinct picture of a corpus once; return all that is in the folder.
 
-    A picture that cannot be read or decoded is a failure with its name and reason, listed in
-    ``failures.jsonl``, and is not tried again. Copies, files with the same bytes, are listed but
-    have no row of their own. After a kill at any moment, at most the shard in flight is repeated,
-    and the result is the same to the byte.
+    It continues where an earlier call stopped: after a kill at any moment, at most the shard in
+    flight is repeated, and the result is the same to the byte. A picture that cannot be read or
+    decoded is a failure with its name and reason, listed in ``failures.jsonl``, and is not tried
+    again. Copies, files with the same bytes, are listed but have no row of their own.
 
     Parameters
     ----------
     folder : Path
         For the shards; one corpus and one encoder per folder.
-    batch_size : int
-        Pictures per call of the encoder.
     shard_size : int
         Most pictures per shard; a shard ends with its part of the corpus.
     n_threads : int, optional
@@ -140,11 +134,6 @@ def embed_corpus(
     share : Share, optional
         This worker's share: every n-th part. When all workers are done, call without it to finish
         the folder; pictures that occur in several shares then have one row.
-
-    Returns
-    -------
-    Embeddings
-        Of all that is in the folder.
 
     Raises
     ------

@@ -34,12 +34,8 @@ class ImageEncoder(Protocol):
 
     Attributes
     ----------
-    name : str
-        For tables.
     fingerprint : str
         Hash of everything that a vector depends on besides the picture.
-    dimension : int
-        Length of a vector.
     dtype : str
         ``float32``, compared by cosine; or ``uint8``: codes of 8 bits per number, compared by the
         share of differing bits.
@@ -128,13 +124,6 @@ class TransformersEncoder:
     DINOv2 the normalised first token), if the checkpoint has the pooler's weights; or the first
     token of the last layer.
 
-    Parameters
-    ----------
-    name : str
-        A name in ``PRESETS``, a folder or a hub id.
-    device, dtype, revision : str
-        As `load_encoder`.
-
     Raises
     ------
     PrerequisiteError
@@ -220,12 +209,7 @@ class TransformersEncoder:
 class OpenCLIPEncoder:
     """A model of OpenCLIP: ``open_clip:MODEL/WEIGHTS``; a vector is its ``encode_image``.
 
-    Parameters
-    ----------
-    name : str
-        Such as ``open_clip:ViT-B-16-SigLIP/webli``, that of arXiv 2606.10066.
-    device, dtype : str
-        As `load_encoder`.
+    ``open_clip:ViT-B-16-SigLIP/webli`` is that of arXiv 2606.10066.
 
     Raises
     ------

@@ -27,8 +27,6 @@ class Vectors:
     ----------
     arrays : array or sequence of arrays, each of shape (n, d)
         L2-normalised float32 embeddings, or uint8 hash codes of d bytes; may be memory-mapped.
-    name : str
-        What they are, for messages.
 
     Raises
     ------
@@ -156,8 +154,6 @@ def nearest(
     ----------
     queries : array, shape (n_queries, d)
         Embeddings of the same kind as the corpus.
-    k : int
-        Number of neighbours.
     exclude : int64 array, shape (n_queries,), optional
         The query's own row in the corpus, which is no neighbour of itself, or -1. Other rows at
         distance 0 are.
