@@ -15,6 +15,8 @@ _GONE = {
         name: f"flipbench.Experiment(config).{name}()"
         for name in ("contaminate", "evaluate", "filter", "generate", "run")
     },
+    "detectable_gap": "flipbench.power(changed=…, n_pairs=…)",
+    "pairs_needed": "flipbench.power(changed=…, gap=…)",
     "hint_ablation": "flipbench.reasoning(config)",
     "judge_reasoning": "flipbench.reasoning(cases, judge=…, out=…)",
 }

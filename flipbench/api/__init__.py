@@ -19,10 +19,7 @@ from flipbench.api.experiment import Experiment, demo
 from flipbench.api.listing import (
     DetectorTable,
     PowerResult,
-    detectable_gap,
     detectors,
-    pairs_needed,
-    plan_power,
     power,
 )
 from flipbench.api.people import ReviewResult, review
@@ -66,15 +63,12 @@ __all__ = [
     "card",
     "demo",
     "detect",
-    "detectable_gap",
     "detectors",
     "doctor",
     "dry_run",
     "gap",
     "init",
     "load_pairs",
-    "pairs_needed",
-    "plan_power",
     "power",
     "reasoning",
     "rebuild",

@@ -272,8 +272,14 @@ def detect(
     call = current_call()
     quiet_libraries()
     benchmark, config = stage.read_pairs(pairs, limit, trust=trust)
-    loading = stage.Loading(dtype, device, quantization, image_padding, batch_size)
-    subject, clean, loading = stage.models_of(model, references, base_url, model_args, loading)
+    loading = {
+        "dtype": dtype,
+        "device": device,
+        "quantization": quantization,
+        "image_padding": image_padding,
+        "batch_size": batch_size,
+    }
+    subject, clean, batch_size = stage.models_of(model, references, base_url, model_args, loading)
     detection = stage.prepare_detection(
         benchmark.as_judged_by(judged_by),
         config.model_copy(update={"diagnose": config.diagnose or diagnose}),
@@ -282,7 +288,7 @@ def detect(
         detectors.split(",") if isinstance(detectors, str) else detectors,
         run,
         ask,
-        StageOptions(batch_size=loading.batch_size, progress=progress),
+        StageOptions(batch_size=batch_size, progress=progress),
         sequential=sequential,
         is_dry_run=call.is_dry_run,
         command=call.command,

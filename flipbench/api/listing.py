@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from flipbench.evaluate.protocol.detector import About
-    from flipbench.evaluate.statistics.power import Design
     from flipbench.reporting.tables import Table
 
 _FIRST = "perturbation"
@@ -138,79 +137,6 @@ def detectors(names: str | Sequence[str] = ()) -> DetectorTable:
     return DetectorTable(tuple(names_of(requested or DETECTORS, "detectors")))
 
 
-def power(gap: float, changed: float, n_pairs: int, alpha: float = 0.05) -> float:
-    """Return how often the exact one-sided McNemar test would detect a gap.
-
-    Parameters
-    ----------
-    gap : float
-        Expected perturbed - original accuracy, a fraction; negative where memory is lost.
-    changed : float
-        Share of items that are right in exactly one version, a fraction.
-    n_pairs : int
-        How many pairs are compared.
-    alpha : float
-        Level of the test.
-
-    Raises
-    ------
-    ConfigError
-        If no design has these values.
-
-    Examples
-    --------
-    >>> import flipbench as fb
-    >>> round(fb.power(gap=-0.05, changed=0.3, n_pairs=400), 3)
-    0.538
-    """
-    from flipbench.evaluate.statistics import power as statistics
-
-    return statistics.power(_design(gap, changed, alpha), n_pairs)
-
-
-def pairs_needed(gap: float, changed: float, power: float = 0.8, alpha: float = 0.05) -> int | None:
-    """Return how many pairs the test needs to reach a power; None where it is out of reach.
-
-    ``power`` is the share of such gaps to detect, a fraction; other parameters and errors are
-    those of the function `power`.
-
-    Examples
-    --------
-    >>> import flipbench as fb
-    >>> fb.pairs_needed(gap=-0.05, changed=0.3)
-    776
-    """
-    from flipbench.evaluate.statistics import power as statistics
-
-    return statistics.pairs_needed(_design(gap, changed, alpha), power)
-
-
-def detectable_gap(
-    n_pairs: int, changed: float, power: float = 0.8, alpha: float = 0.05
-) -> float | None:
-    """Return the smallest gap (negative, a fraction) that so many pairs detect, or None.
-
-    Parameters
-    ----------
-    changed : float
-        Share of items that a *clean* model gets right in exactly one version, a fraction; a memory
-        adds to those that fall.
-
-    Examples
-    --------
-    >>> import flipbench as fb
-    >>> fb.detectable_gap(400, changed=0.2)
-    -0.067
-    """
-    from flipbench.core.errors import ConfigError
-    from flipbench.evaluate.statistics.power import detectable_drop
-
-    if not 0 < changed <= 1:
-        raise ConfigError(f"changed={changed:g}: a share of the items, in (0, 1]")
-    drop = detectable_drop(n_pairs, changed, alpha, power)
-    return None if drop is None else -drop
-
-
 @dataclass(frozen=True, repr=False)
 class PowerResult(display.Result):
     """How many pairs the McNemar test needs, how often it sees a gap, or which gap it sees.
@@ -218,11 +144,12 @@ class PowerResult(display.Result):
     Attributes
     ----------
     pairs_needed : mapping of float to int or None
-        By power; None where it is out of reach.
+        By power, without a number of pairs; None where it is out of reach.
     power : float, optional
-        With the given number of pairs.
+        How often so many pairs would see the gap, a fraction.
     detectable_gap : float, optional
-        The smallest gap, a fraction, that the given number of pairs sees four times in five.
+        The smallest gap (negative, a fraction) that so many pairs see four times in five; None if
+        there is none.
     """
 
     n_pairs: int | None = None
@@ -247,7 +174,7 @@ def _fraction(percent: float) -> float:
     return percent / 100
 
 
-def plan_power(
+def power(
     *,
     changed: Annotated[float, Option("--changed", parse=_fraction)],
     gap: Annotated[float | None, Option("--gap", parse=_fraction)] = None,
@@ -282,16 +209,23 @@ def plan_power(
     Examples
     --------
     >>> import flipbench as fb
-    >>> print(fb.plan_power(changed=0.3, gap=-0.05, n_pairs=400))
+    >>> print(fb.power(changed=0.3, gap=-0.05, n_pairs=400))
     400 pairs: power 0.538
+    >>> fb.power(changed=0.3, gap=-0.05).pairs_needed[0.8]
+    776
+    >>> fb.power(changed=0.2, n_pairs=400).detectable_gap
+    -0.067
     """
     from flipbench.core.errors import ConfigError
+    from flipbench.evaluate.statistics import power as statistics
 
     if gap is None:
         if n_pairs is None:
             raise ConfigError("give --gap (pairs needed), --pairs (gap that is seen), or both")
-        least = detectable_gap(n_pairs, changed, alpha=alpha)
-        return PowerResult(n_pairs, detectable_gap=least)
+        if not 0 < changed <= 1:
+            raise ConfigError(f"--changed {100 * changed:g}: a share of the items, up to 100 %")
+        drop = statistics.detectable_drop(n_pairs, changed, alpha, 0.8)
+        return PowerResult(n_pairs, detectable_gap=None if drop is None else -drop)
     if gap >= 0:
         raise ConfigError(f"--gap {100 * gap:g}: a fall is negative, e.g. -5")
     if not -gap <= changed <= 1:
@@ -299,19 +233,11 @@ def plan_power(
             f"--changed {100 * changed:g}: a gap of {100 * gap:g} points needs {-100 * gap:g} to"
             " 100 % of the items right in one version only"
         )
-    if n_pairs is not None:
-        return PowerResult(n_pairs, power=power(gap, changed, n_pairs, alpha))
-    levels = (0.8, 0.9, 0.95)
-    return PowerResult(
-        pairs_needed={level: pairs_needed(gap, changed, level, alpha) for level in levels}
-    )
-
-
-def _design(gap: float, changed: float, alpha: float) -> Design:
-    from flipbench.core.errors import ConfigError
-    from flipbench.evaluate.statistics.power import Design
-
     try:
-        return Design(gap=gap, discordance=changed, alpha=alpha)
+        design = statistics.Design(gap=gap, discordance=changed, alpha=alpha)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    if n_pairs is not None:
+        return PowerResult(n_pairs, power=statistics.power(design, n_pairs))
+    levels = (0.8, 0.9, 0.95)
+    return PowerResult(pairs_needed={x: statistics.pairs_needed(design, x) for x in levels})

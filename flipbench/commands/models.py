@@ -154,7 +154,7 @@ def show_detectors(
         say_next({"flipbench detectors NAME": "says more of one"})
 
 
-@command(fb.plan_power, MEASURE, "power")
+@command(fb.power, MEASURE)
 def show_power(result: PowerResult, invocation: Invocation) -> None:
     """Print the numbers."""
     say(result)

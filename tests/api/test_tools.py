@@ -58,7 +58,8 @@ def test_every_detector_is_listed() -> None:
 
 
 def test_power_and_pairs_needed_agree() -> None:
-    needed = fb.pairs_needed(-0.05, 0.3)
-    assert needed is not None and fb.power(-0.05, 0.3, needed) >= 0.8
-    with pytest.raises(ConfigError, match="a gap of -0.4 needs"):
-        fb.power(-0.4, 0.3, 100)
+    needed = fb.power(changed=0.3, gap=-0.05).pairs_needed[0.8]
+    seen = fb.power(changed=0.3, gap=-0.05, n_pairs=needed).power
+    assert needed is not None and seen is not None and seen >= 0.8
+    with pytest.raises(ConfigError, match="a gap of -40 points needs 40 to 100 %"):
+        fb.power(changed=0.3, gap=-0.4, n_pairs=100)

@@ -107,7 +107,7 @@ def test_a_pair_that_is_none_is_named(parameters: dict[str, Parameter]) -> None:
 def test_every_job_of_the_command_line_is_one_of_python() -> None:
     jobs = {name for name in dir(fb) if name.islower()} - {"read_benchmark"}
     methods = {name for name in vars(fb.Experiment) if not name.startswith("_")}
-    names = {"import": "read_benchmark", "power": "plan_power"}
+    names = {"import": "read_benchmark"}
     commands = getattr(get_command(app), "commands", {})
     assert {names.get(name, name) for name in commands} <= jobs | methods
     for name, command in commands.items():

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 
@@ -19,7 +18,7 @@ from flipbench.api.stages.detectors import ConfiguredDetectors, without_plug_ins
 from flipbench.api.stages.examination import Examination, follow_ups, not_built, work_lines
 from flipbench.api.stages.model_names import named_model
 from flipbench.config.experiment import EvaluateConfig, load_config
-from flipbench.config.local_models import ImagePadding, ModelConfig, Quantization
+from flipbench.config.local_models import ModelConfig
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.paired import Pair, PairedBenchmark
 from flipbench.core.randomness import generator
@@ -54,17 +53,6 @@ _GENERIC_NAMES = re.compile(r"(epoch|checkpoint|step)[-_]?\d+|final|merged|adapt
 
 Model = str | Path | VLM
 """A checkpoint's folder, a hub id, ``shapes:llava``, a name on a server, or your own object."""
-
-
-@dataclass(frozen=True)
-class Loading:
-    """How weights are loaded, and how many questions are asked at once."""
-
-    dtype: str
-    device: str
-    quantization: Quantization | None
-    image_padding: ImagePadding
-    batch_size: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,11 +106,16 @@ def read_pairs(
 
 
 def models_of(
-    model: Model, references: Model | Sequence[Model], base_url: str, args: str, loading: Loading
-) -> tuple[ModelUnderTest, list[ModelUnderTest], Loading]:
-    """Return the model and its references, and how they are loaded once ``args`` are read.
+    model: Model,
+    references: Model | Sequence[Model],
+    base_url: str,
+    args: str,
+    loading: Mapping[str, Any],
+) -> tuple[ModelUnderTest, list[ModelUnderTest], int]:
+    """Return the model, its references, and how many questions are asked at once.
 
-    A model that is named with a server is asked there, even if a folder here has its name.
+    ``loading`` and then ``args`` say how weights are loaded. A model that is named with a server is
+    asked there, even if a folder here has its name.
     """
     if isinstance(model, Path):
         model = str(model)
@@ -133,39 +126,31 @@ def models_of(
             )
         model_name = named_model(model, args, base_url)
         base_url, model = model_name.base_url, model_name.name
-        loading = replace(loading, **model_name.settings)
+        loading = {**loading, **model_name.settings}
         if base_url:
             model = serve_model(model, base_url)
     elif base_url or args:
         raise ConfigError("base_url and model_args are for models given by their names")
-    sources: Sequence[Model] = (
-        references if isinstance(references, list | tuple) else [references]  # type: ignore[list-item]
-    )
-    clean = [
-        resolve_reference(named_model(str(source)).name, base_url)
-        if isinstance(source, str | Path)
-        else source
-        for source in sources
-    ]
-    under_test = partial(_under_test, loading)
-    return (
-        under_test(model, "asked about", 1),
-        [under_test(source, UNTOUCHED, 0) for source in clean],
-        loading,
-    )
+    weights = {key: value for key, value in loading.items() if key != "batch_size"}
 
-
-def _under_test(loading: Loading, source: str | VLM, strategy: str, dose: int) -> ModelUnderTest:
-    facts = {"family": _FAMILY, "strategy": strategy, "dose": dose}
-    if not isinstance(source, str):
+    def under_test(source: str | VLM, strategy: str, dose: int) -> ModelUnderTest:
+        facts = {"family": _FAMILY, "strategy": strategy, "dose": dose}
+        if isinstance(source, str):
+            config = ModelConfig.model_validate({"path": source} | weights)
+            name = name_of(source)
+            return ModelUnderTest.from_weights(config, name, lineage=name, **facts)
         from flipbench.models.vlm.huggingface import as_vlm  # imports model libraries
 
         vlm = as_vlm(source)
         return ModelUnderTest.from_vlm(vlm, lineage=vlm.name, **facts)
-    name, fields = name_of(source), vars(loading).keys() & ModelConfig.model_fields.keys()
-    weights = {field: getattr(loading, field) for field in fields}
-    config = ModelConfig.model_validate({"path": source} | weights)
-    return ModelUnderTest.from_weights(config, name, lineage=name, **facts)
+
+    clean = []
+    sources: Sequence[Any] = references if isinstance(references, list | tuple) else [references]
+    for source in sources:
+        if isinstance(source, str | Path):
+            source = resolve_reference(named_model(str(source)).name, base_url)
+        clean.append(under_test(source, UNTOUCHED, 0))
+    return under_test(model, "asked about", 1), clean, loading["batch_size"]
 
 
 def name_of(path: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from flipbench.config.local_models import Dtype, ImagePadding, Quantization
 from flipbench.core.errors import ConfigError
 
 _LOCAL = ("hf", "hf-multimodal")
@@ -14,9 +15,9 @@ _SERVED = ("vllm", "sglang", "openai", "local-chat-completions")
 _LOCAL_NAMES = ("pretrained", "path", "model")
 _SERVED_NAMES = ("model", "model_name", "pretrained", "name")
 _SETTINGS: dict[str, tuple[str, ...]] = {
-    "dtype": ("float32", "bfloat16", "float16"),
-    "quantization": ("4bit",),
-    "image_padding": ("auto", "square", "none"),
+    "dtype": get_args(Dtype),
+    "quantization": get_args(Quantization),
+    "image_padding": get_args(ImagePadding),
     "device": (),
     "batch_size": (),
 }
