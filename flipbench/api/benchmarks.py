@@ -105,10 +105,8 @@ def rebuild(
         E.g. seed=1 contaminate.epochs=2.
     kept : str or Path, optional
         Make exactly the pairs of this kept.csv; nobody judges.
-    progress : bool
-        Whether to show progress bars.
-    trust : bool
-        Run code and use servers that a configuration from somebody else's run names.
+    progress, trust : bool
+        As for `Experiment`.
 
     Raises
     ------

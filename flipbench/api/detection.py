@@ -226,7 +226,7 @@ def detect(
         Not needed if `Experiment.filter` has judged them. A gap on pairs that nobody judged has no
         verdict without a reference.
     limit : int, optional
-        Take the first N pairs only.
+        Take the first pairs only.
     batch_size : int
         Questions asked at once.
     dtype : str
@@ -245,10 +245,8 @@ def detect(
         Ask ever more pairs, and stop once they suffice.
 
         Valid at every look; with one reference, or pairs that are exchangeable by construction.
-    progress : bool
-        Whether to show progress bars.
-    trust : bool
-        Run code and use servers that a configuration from somebody else's run names.
+    progress, trust : bool
+        As for `Experiment`.
 
     Raises
     ------

@@ -104,6 +104,9 @@ class Experiment:
             store=False,
         )
 
+    def __repr__(self) -> str:
+        return f"<Experiment: {self.parts.config.title}, in {self.parts.run.path}>"
+
     def _begin(self, *, is_training: bool = False) -> Assembly:
         """Store the configuration with the results that follow."""
         from flipbench.core.errors import ConfigError

@@ -49,7 +49,13 @@ class Option:
         self.is_off, self.is_single, self.parse = is_off, is_single, parse
 
 
-Limit = Annotated[int | None, Option("--limit", min=1)]
+Limit = Annotated[int | None, Option("--limit", min=1, help="take the first N items only")]
 Progress = Annotated[bool, Option("--quiet", "-q", is_off=True, help="no progress bars")]
-Trust = Annotated[bool, Option("--trust")]
+Trust = Annotated[
+    bool,
+    Option(
+        "--trust",
+        help="run code and use servers that a configuration from somebody else's run names",
+    ),
+]
 Workers = Annotated[int, Option("--workers", min=1)]

@@ -95,7 +95,7 @@ def review(
     port : int
         0 for any free port.
     trust : bool
-        Run code and use servers that a configuration from somebody else's run names.
+        As for `Experiment`.
 
     Raises
     ------

@@ -53,12 +53,8 @@ def reasoning(
         How often to ask for a verdict.
 
         If it is missing after that, it is left out.
-    limit : int, optional
-        Take the first N cases or items only.
-    progress : bool
-        Whether to show progress bars.
-    trust : bool
-        Run code and use servers that a configuration from somebody else's run names.
+    limit, progress, trust : int or bool
+        As for `Experiment`.
 
     Raises
     ------

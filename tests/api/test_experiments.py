@@ -12,6 +12,7 @@ from flipbench.config.experiment import Config, load_config
 from flipbench.core.errors import ConfigError
 from flipbench.core.records import Edit, Flip
 from flipbench.core.run import Run
+from tests.fixtures.report_data import make_benchmark
 
 TINY: dict[str, Any] = {
     "benchmark": {"format": "shapes", "n_items": 12},
@@ -73,9 +74,21 @@ def test_errors_are_those_of_the_command_line() -> None:
         experiment.contaminate()
 
 
+def test_pairs_are_a_sequence_and_a_frame(tmp_path: Path) -> None:
+    pairs = make_benchmark(tmp_path / "pairs", 6)
+    assert len(pairs) == 6 and list(pairs) == [*pairs.pairs] and pairs[1] == pairs.pairs[1]
+    assert pairs[:2].pairs == pairs.pairs[:2] and pairs[:2].name == pairs.name
+    assert len(pairs[:0]) == 0 and bool(pairs[:0]), "a benchmark without pairs is one"
+    frame = pairs.to_frame()
+    assert len(frame) == 6 and (frame["answer"] != frame["new answer"]).all()
+    assert repr(pairs) == f"<PairedBenchmark {pairs.name}: 6 pairs, not judged>"
+    assert "judged by Ann" in repr(pairs.as_judged_by("Ann"))
+
+
 def test_a_dry_run_makes_nothing() -> None:
     config = TINY | {"run": "runs/x"}
     some = fb.Experiment(config, limit=8)
+    assert repr(some) == "<Experiment: flipbench, in runs/x>"
     assert fb.dry_run(some.generate) == ["would flip, caption and edit 8 items"]
     assert fb.dry_run(fb.Experiment(config).run)[0] == "would flip, caption and edit 12 items"
     assert not Path("runs/x/config.yaml").exists()

@@ -215,15 +215,15 @@ def agreement_table(judged_cases: Sequence[JudgedCase], people: Path, judge: str
     """Return the agreement of the judge with each person, and of people with each other."""
     ratings: dict[str, Decisions] = dict(_read_people(people, judged_cases))
     keys = {
-        (case.case.key, number): verdict
-        for case in judged_cases
-        for number, verdict in case.verdicts.items()
+        (entry.case.key, number): verdict
+        for entry in judged_cases
+        for number, verdict in entry.verdicts.items()
     }
     ratings[judge] = {
         _step_id(*key): _TRUTH[str(verdict.factual).lower()] for key, verdict in keys.items()
     }
-    clusters = {_step_id(case.case.key, n): case.case.key
-                for case in judged_cases for n in range(1, len(case.steps) + 1)}  # fmt: skip
+    clusters = {_step_id(entry.case.key, n): entry.case.key
+                for entry in judged_cases for n in range(1, len(entry.steps) + 1)}  # fmt: skip
     persons = [name for name in ratings if name != judge]
     pairs = [(judge, person) for person in persons]
     pairs += [(a, b) for i, a in enumerate(persons) for b in persons[i + 1 :]]
@@ -251,7 +251,7 @@ def _step_id(case: str, number: int) -> str:
 
 
 def _read_people(path: Path, judged_cases: Sequence[JudgedCase]) -> dict[str, dict[str, Decision]]:
-    steps = {(one.case.id, one.case.model): one for one in judged_cases}
+    entries = {(entry.case.id, entry.case.model): entry for entry in judged_cases}
     ratings: dict[str, dict[str, Decision]] = defaultdict(dict)
     header, rows = numbered_rows(path)
     missing_columns = sorted({"case", "model", "step", "text", "person", "factual"} - set(header))
@@ -265,15 +265,16 @@ def _read_people(path: Path, judged_cases: Sequence[JudgedCase]) -> dict[str, di
             continue
         if answer not in _TRUTH:
             raise DataError(f"{place}: factual is {row['factual']!r}, not true or false")
-        one = steps.get((row["case"], row["model"]))
+        entry = entries.get((row["case"], row["model"]))
         number = int(row["step"]) if row["step"].isdigit() else 0
-        if one is None or not 0 < number <= len(one.steps) or one.steps[number - 1] != row["text"]:
+        steps = dict(enumerate(entry.steps, 1)) if entry else {}
+        if entry is None or steps.get(number) != row["text"]:
             raise DataError(
                 f"{place}: case {row['case']!r} has no such step {row['step']}; rate the steps of"
                 f" {TO_RATE} as they are now"
             )
         person = row["person"].strip() or "person"
-        ratings[person][_step_id(one.case.key, number)] = _TRUTH[answer]
+        ratings[person][_step_id(entry.case.key, number)] = _TRUTH[answer]
     if not ratings:
         raise DataError(f"{path}: nobody has rated a step; fill in factual with true or false")
     return dict(ratings)
