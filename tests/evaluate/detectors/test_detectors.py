@@ -46,6 +46,11 @@ ASK_CHOICES = {
     "number_labels", "old_answer_attraction", "option_order", "perturbation_gap",
     "picture_divergence", "text_only_leakage", "zero_cot",
 }  # fmt: skip
+ASK_TEXTS_AS_TOLD = {
+    "cdd", "codec_answer", "kernel_divergence", "loss", "lowercase_ratio", "max_renyi",
+    "order_trend", "reference_ratio", "zlib_ratio",
+}  # fmt: skip
+"""Show the instruction of the prompt settings where no letter is asked for, too."""
 COMPARES_LIKELIHOODS = {"confidence_gap", "picture_divergence"}
 """Ask choices by likelihood, however the others are asked."""
 WRITE = PromptSettings(ask="generate")
@@ -70,8 +75,19 @@ def benchmark(tmp_path_factory: pytest.TempPathFactory) -> PairedBenchmark:
 
 
 def rounded(value: Any) -> Any:
-    """Return a number without what the order of a sum may change."""
+    """Return numbers without what the order of a sum may change."""
+    if isinstance(value, list):
+        return [rounded(number) for number in value]
     return round(value, 7) + 0.0 if isinstance(value, float) else value
+
+
+def shown(score: Score, key: str) -> Any:
+    """Return what a golden case has under ``key``: an attribute, an interval's ends or counts."""
+    if key == "interval":
+        return score.interval and rounded([score.interval.low, score.interval.high])
+    if key == "counts":
+        return {variant: f"{count.k}/{count.n}" for variant, count in score.accuracies.items()}
+    return rounded(getattr(score, key))
 
 
 def own_pairs(name: str, benchmark: PairedBenchmark) -> PairedBenchmark:
@@ -102,7 +118,7 @@ def test_golden_cases(name: str, benchmark: PairedBenchmark) -> None:
         scores = scores_by_rule(make(name), benchmark, Planted(**case["model"]), references)
         assert list(scores) == list(case["scores"]), case["case"]
         for rule, expected in case["scores"].items():
-            found = {key: rounded(getattr(scores[rule], key)) for key in expected}
+            found = {key: shown(scores[rule], key) for key in expected}
             assert found == expected, (case["case"], rule)
         assert_tests_decide_by_p(name, scores)
 
@@ -138,6 +154,8 @@ def test_probes_are_deterministic_and_need_what_is_declared(
     assert frozenset().union(*map(needs_of, others)) == needs
     choices = [probe for probe in probes if probe.options]
     assert bool(choices) is (name in ASK_CHOICES)
+    texts = [[probe.id for probe in asked if not probe.options] for asked in (probes, others)]
+    assert (texts[0] != texts[1]) is (name in ASK_TEXTS_AS_TOLD)
     how = ("choose", 0) if name in COMPARES_LIKELIHOODS else ("generate", 3)
     assert {(p.ask, p.max_new_tokens) for p in choices} <= {how}
     assert all(p.prompt.endswith(f"{'Number' if p.labels else 'Letter'}, please.") for p in choices)

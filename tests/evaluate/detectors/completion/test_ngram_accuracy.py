@@ -139,29 +139,3 @@ def test_items_with_the_same_text_are_asked_once(
     answers = replies(NGRAMS, shapes_benchmark, knows_nothing)
     score = scores_of(NGRAMS, shapes_benchmark, answers, answers)["paired"]
     assert score.n == len(texts) and score.n + score.n_dropped == len(shapes_benchmark.pairs)
-
-
-def test_a_model_that_recites_the_release_is_flagged(
-    shapes_benchmark: PairedBenchmark, replies: Any
-) -> None:
-    def reciter(*variants: str) -> Any:
-        def greedy(probe: Probe) -> list[bool]:
-            known = probe.variant.startswith(variants) and probe.variant not in hidden
-            return [known] * len(probe.continuation.split())
-
-        hidden = set() if "ngram-reworded" in variants else {"ngram-reworded-0", "ngram-reworded-1"}
-        return greedy
-
-    memory = replies(NGRAMS, shapes_benchmark, reciter("ngram"))
-    fluent = replies(NGRAMS, shapes_benchmark, reciter("ngram", "ngram-reworded"), "fluent")
-    clean = replies(NGRAMS, shapes_benchmark, knows_nothing, "clean")
-    scores = scores_of(NGRAMS, shapes_benchmark, memory, clean)
-    assert list(scores) == ["paper", "choices", "paired", "paraphrase"]
-    assert {s.verdict for s in scores.values()} == {"contaminated"}
-    own = scores["paraphrase"].accuracies["n-grams"]
-    assert own.k == own.n > 0
-    assert scores["paraphrase"].accuracies["n-grams reworded"] == Count(k=0, n=2 * own.n)
-    assert scores["paraphrase"].details["relative_loss"] == 1.0
-    assert scores["paraphrase"].details["n_whole"] == scores["paraphrase"].n
-    found = scores_of(NGRAMS, shapes_benchmark, fluent, memory)
-    assert {s.verdict for s in found.values()} == {"not_detected"}

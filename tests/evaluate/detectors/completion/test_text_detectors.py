@@ -31,31 +31,6 @@ def scores_of(detector: Any, benchmark: PairedBenchmark, *answers: Any) -> dict[
 # ------------------------------------------------------------------------- all of them
 
 
-@pytest.mark.parametrize("detector", CHATTING, ids=lambda d: d.about.name)
-def test_probes_ask_for_generated_text_whatever_the_prompt_settings(
-    detector: Any, shapes_benchmark: PairedBenchmark
-) -> None:
-    probes = detector.probes(shapes_benchmark, PromptSettings())
-    assert {(p.ask, p.max_new_tokens) for p in probes} == {("generate", detector.max_new_tokens)}
-    again = detector.probes(shapes_benchmark, PromptSettings(ask="generate", instruction="?"))
-    assert [p.id for p in again] == [p.id for p in probes]
-
-
-@pytest.mark.parametrize("detector", [SLOTS, GUIDED], ids=lambda d: d.about.name)
-def test_empty_replies_in_one_condition_are_inconclusive(
-    detector: Any, shapes_benchmark: PairedBenchmark, replies: Any
-) -> None:
-    silent = replies(
-        detector, shapes_benchmark, lambda p: " " if p.variant in ("slot", "guided") else "x"
-    )
-    scores = scores_of(detector, shapes_benchmark, silent)
-    alone = [score for rule, score in scores.items() if rule != "relative"]
-    assert alone
-    for score in alone:
-        assert score.verdict == "inconclusive"
-        assert any("name no option" in w or "say nothing" in w for w in score.warnings)
-
-
 # ------------------------------------------------------------------------- slot guessing
 
 

@@ -193,19 +193,6 @@ def test_the_context_contains_only_other_items(world: Any) -> None:
             assert own[probe.item_id] + "\n" not in context
 
 
-def test_members_score_above_their_perturbed_versions(world: Any) -> None:
-    def memoriser(probe: Probe) -> float:
-        return noise(probe) + 4 * probe.variant.startswith("original")
-
-    for detector in (AnswerLoss(), MinK(), MinKAnswers()):
-        clean = scripted(detector, world.benchmark, noise, "clean")
-        found = by_rule(detector, world, scripted(detector, world.benchmark, memoriser), clean)
-        assert [s.verdict for s in found.values()] == ["contaminated"] * 2
-        other = scripted(detector, world.benchmark, lambda p: noise(p, "other"), "other")
-        unseen = by_rule(detector, world, other, clean)
-        assert [s.verdict for s in unseen.values()] == ["not_detected"] * 2
-
-
 def test_a_share_of_all_items_is_not_known_exactly(world: Any) -> None:
     """All 40 originals win: the interval is about Wilson's of 40/40, [91 %, 100 %]."""
     detector = AnswerLoss()

@@ -60,16 +60,6 @@ def test_a_missing_rotation_drops_the_item(world: Any) -> None:
     assert (score.n, score.n_dropped) == (39, 1) and first not in score.per_item
 
 
-def test_position_memory_is_flagged_against_a_clean_model(world: Any) -> None:
-    letters = {item.id: item.answer for item in world.benchmark.originals}
-    memory = world.ask(DETECTOR, lambda probe: letters[probe.item_id])
-    scores = world.scores(DETECTOR, memory, world.ask(DETECTOR, world.seer(0.9), "clean"))
-    assert [scores[rule].verdict for rule in ("paper", "relative")] == ["contaminated"] * 2
-    assert scores["paper"].statistic == -1.0
-    assert scores["relative"].interval.high < 0 and scores["relative"].p_value < 0.01
-    assert scores["paper"].details["chance"]["circular"] == 4**-4
-
-
 def test_an_equal_gap_is_not_detected(world: Any) -> None:
     always = world.ask(DETECTOR, lambda probe: 0)
     same = world.ask(DETECTOR, lambda probe: 0, "clean")

@@ -95,21 +95,6 @@ def test_items_that_cannot_be_shuffled_are_left_out(
         assert (score.verdict, score.statistic, score.n) == ("not_applicable", None, 0)
 
 
-def test_a_model_that_remembers_letters_is_flagged(world: Any) -> None:
-    letters = {item.id: item.answer for item in world.benchmark.originals}
-    memory = world.ask(DETECTOR, lambda probe: letters[probe.item_id])
-    clean = world.ask(DETECTOR, world.seer(0.9), "clean")
-    scores = world.scores(DETECTOR, memory, clean)
-    assert list(scores) == ["bands", "mcnemar", "shuffles", "relative"]
-    assert {s.verdict for s in scores.values()} == {"contaminated"}
-    assert scores["bands"].details["degree"] == "severe" and scores["bands"].statistic == -1.0
-    assert scores["bands"].tuned_threshold
-    assert scores["shuffles"].accuracies == {
-        "original": Count(k=40, n=40),
-        "all shuffles": Count(k=0, n=120),
-    }
-
-
 def test_a_missing_shuffle_drops_the_item_only_from_the_mean(world: Any) -> None:
     first = world.benchmark.originals[0].id
     answers = world.ask(
