@@ -11,7 +11,6 @@ from benchmarks.statistics import verdicts
 from docs.results.demo_tables import with_tables
 from docs.results.validation_tables import (
     DECIDING,
-    FILES,
     PAGE,
     README,
     RESULTS,
@@ -42,11 +41,3 @@ def test_a_page_has_the_tables_of_the_results(
 def test_the_page_of_statistics_has_the_counts_of_the_verdicts() -> None:
     text = verdicts.PAGE.read_text()
     assert with_tables(text, verdicts.page_tables(verdicts.read_counts()), "verdicts") == text
-
-
-def test_the_summary_is_short(results: Results) -> None:
-    assert readme_tables(results)["summary"].count("\n") < 10
-
-
-def test_the_results_stay_small() -> None:
-    assert sum((RESULTS / name).stat().st_size for name in FILES) < 8_000_000

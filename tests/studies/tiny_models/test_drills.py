@@ -1,18 +1,13 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 
 from flipbench.prompting.prompts import LETTERS
 from flipbench.shapes.questions import answer, fresh_scene, questions_on
-from studies.tiny_models.curriculum import corpus
 from studies.tiny_models.drills import (
-    WORDS,
     answer_turns,
     find_turn,
-    share_words,
 )
-from studies.tiny_models.tiny import Size, build
 
 
 def options_of(prompt: str) -> list[str]:
@@ -50,17 +45,3 @@ def test_questions_have_true_answers() -> None:
     assert truths.issuperset(about_scenes)
     assert 100 < len(about_scenes) < len(given)
     assert 50 < n_lettered < len(given)
-
-
-def test_words_at_the_start_of_a_reply_are_learned_already() -> None:
-    texts = [*corpus(np.random.default_rng(0)), *WORDS, *WORDS]
-    model, processor = build("qwen2_vl", texts, 0, Size(16, 1, 2))
-    share_words(model, processor.tokenizer)
-    embeddings = model.get_input_embeddings().weight
-    for word in ("red", "triangle", "right", "below", "4"):
-        at_start, after_space = (
-            processor.tokenizer(text, add_special_tokens=False)["input_ids"]
-            for text in (word, f" {word}")
-        )
-        assert len(at_start) == len(after_space) == 1 and at_start != after_space
-        assert torch.equal(embeddings[at_start[0]], embeddings[after_space[0]])
