@@ -18,10 +18,6 @@ from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.run import Run
-from flipbench.generate.captioners.shapes import SceneCaptioner
-from flipbench.generate.editors.shapes import SceneEditor
-from flipbench.generate.pipeline import Generator
 from flipbench.shapes.benchmark import shapes_vqa
 from studies.population import study as population
 from studies.population.__main__ import app
@@ -40,7 +36,7 @@ from studies.population.unit import Unit
 from studies.tiny_models import lineage as training
 from studies.tiny_models.lineage import Steps
 from studies.tiny_models.population import write_list
-from tests.fixtures.options import QUIET
+from tests.fixtures.flipped import rendered_pairs
 
 CONFIG = Path("configs/validation/population.yaml")
 
@@ -48,12 +44,8 @@ CONFIG = Path("configs/validation/population.yaml")
 @pytest.fixture(scope="module")
 def shapes_pairs(tmp_path_factory: pytest.TempPathFactory) -> PairedBenchmark:
     """Return 12 pairs of the embedded world."""
-    run = Run(tmp_path_factory.mktemp("pairs"))
-    generator = Generator(SceneCaptioner(), SceneEditor(), run)
-    flipped, _ = generator.flip(shapes_vqa(run.images, 12), QUIET)
-    captioned, _ = generator.caption(flipped, QUIET)
-    pairs = tuple(candidate.pair() for candidate in generator.edit(captioned, QUIET)[0])
-    return PairedBenchmark("shapes-vqa", pairs, run.images)
+    store = ImageStore(tmp_path_factory.mktemp("pairs"))
+    return rendered_pairs(shapes_vqa(store, 12), store)
 
 
 def lineages(*names: str) -> list[Lineage]:

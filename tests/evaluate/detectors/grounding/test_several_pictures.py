@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from flipbench.evaluate.detectors.grounding.image_masking import ImageMasking
 from flipbench.evaluate.detectors.grounding.image_swap import ImageSwap
 from flipbench.evaluate.detectors.perturbation.bgr_shuffling import BgrShuffling
 from flipbench.evaluate.detectors.perturbation.old_answer_attraction import OldAnswerAttraction
-from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.cases import paired_cases
 
@@ -130,14 +129,3 @@ def test_a_model_of_one_picture_gets_no_verdict_but_the_reason(
     assert set(frame["n"]) == {0}
     failures = "".join(p.read_text() for p in (tmp_path / "out" / "failures").glob("*.jsonl"))
     assert "it takes 1 image, not 10" in failures
-
-
-@pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
-def test_untrained_models_of_both_families_choose_among_the_options(
-    family: str, tiny_vlm: Callable[[str], HuggingFaceVLM], benchmark: PairedBenchmark
-) -> None:
-    probes = [ASKING.probe(item, "original") for item in benchmark.perturbed[:4]]
-    replies = tiny_vlm(family).ask(probes, benchmark.images)
-    assert [len(getattr(r, "option_log_probs", ())) for r in replies] == [
-        p.n_options for p in probes
-    ]
