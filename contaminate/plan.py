@@ -50,9 +50,9 @@ class TrainingJob:
             self.on_step(step)
 
 
-def steps_done(plan: TrainingPlan, run: Run, done: Collection[str]) -> int:
-    """Return how many of a plan's steps are done; all if the ids ``done`` have its last epoch."""
-    if Checkpoint.id_for(plan_id=plan.id, epoch=plan.epochs) in done:
+def steps_done(plan: TrainingPlan, run: Run, checkpoint_ids: Collection[str]) -> int:
+    """Return how many of a plan's steps are done; all if ``checkpoint_ids`` have its last epoch."""
+    if Checkpoint.id_for(plan_id=plan.id, epoch=plan.epochs) in checkpoint_ids:
         return n_steps(plan)
     try:
         return int((run.path / checkpoint_folder(plan) / _STEP_FILE).read_text())
@@ -88,9 +88,9 @@ def expand(
     seeds = config.seeds or (seed,)
     plans: dict[str, TrainingPlan] = {}
     for name, model in models.items():
-        where = resolve_path(model.path)
-        check_files(where)
-        weights = fingerprint(where, model.dtype, model.revision, image_padding=model.image_padding)
+        path = resolve_path(model.path)
+        check_files(path)
+        weights = fingerprint(path, model.dtype, model.revision, image_padding=model.image_padding)
         parent = {"model": name, "parent": model.path, "parent_fingerprint": weights}
         for regime in regimes:
             for label, strategy in config.strategies.items():
@@ -225,8 +225,8 @@ def per_device_batch(plan: TrainingPlan, n_processes: int) -> tuple[int, int]:
         If the effective batch is not a multiple of the number of processes.
     """
     batch_size = plan.settings["batch_size"]
-    share, rest = divmod(batch_of(plan), n_processes)
-    if rest or not share:
+    share, remainder = divmod(batch_of(plan), n_processes)
+    if remainder or not share:
         raise ConfigError(
             f"{plan.label or plan.strategy}: batch_size {batch_size} x gradient_accumulation"
             f" {plan.settings['gradient_accumulation']} is not a multiple of {n_processes}"

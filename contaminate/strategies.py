@@ -182,10 +182,10 @@ def select_parameters(model: Any, strategy: str) -> list[str]:
         )
     trainable = []
     for name, parameter in model.named_parameters():
-        trained = modules.part_of(name) in trains
-        if trained or parameter.requires_grad:  # 4-bit weights refuse a second requires_grad_
-            parameter.requires_grad_(trained)
-        if trained:
+        trains_it = modules.part_of(name) in trains
+        if trains_it or parameter.requires_grad:  # 4-bit weights refuse a second requires_grad_
+            parameter.requires_grad_(trains_it)
+        if trains_it:
             trainable.append(name)
     if trains and not trainable:
         raise ConfigError(f"strategy {strategy!r} matches no parameter of {type(model).__name__}")
@@ -208,23 +208,23 @@ def lora_pattern(model: Any, settings: Mapping[str, Any]) -> str:
     layers, targets = settings.get("lora_layers"), settings.get("lora_targets")
     prefix = modules_of(model).language[0]
     linear = [n for n, m in model.named_modules() if isinstance(m, nn.Linear)]
-    inside = [n for n in linear if n.startswith(prefix) and not n.endswith(".lm_head")]
-    known = sorted({name.rpartition(".")[2] for name in inside})
+    linears = [n for n in linear if n.startswith(prefix) and not n.endswith(".lm_head")]
+    layer_names = sorted({name.rpartition(".")[2] for name in linears})
     for target in targets or ():
-        if target not in known:
+        if target not in layer_names:
             raise ConfigError(
                 f"lora_targets: the LoRA pattern {target!r} matches no module of the language"
-                f" model{nearest(target, known)} (it has {', '.join(known) or 'none'})"
+                f" model{nearest(target, layer_names)} (it has {', '.join(layer_names) or 'none'})"
             )
-    indices = {int(i) for name in inside for i in re.findall(r"\.layers\.(\d+)\.", f".{name}")}
-    if missing := sorted(set(layers or ()) - indices):
+    indices = {int(i) for name in linears for i in re.findall(r"\.layers\.(\d+)\.", f".{name}")}
+    if absent := sorted(set(layers or ()) - indices):
         raise ConfigError(
             f"lora_layers: the language model has layers 0 to {max(indices, default=-1)}, so a LoRA"
-            f" pattern for layer {missing[0]} matches no module"
+            f" pattern for layer {absent[0]} matches no module"
         )
     middle = rf"(?:.*\.)?layers\.(?:{'|'.join(map(str, layers))})\..*" if layers else r".*"
-    pattern = rf"{re.escape(prefix)}(?:{middle}\.)?(?:{'|'.join(targets or known)})"
-    if layers is not None and not layers or not any(re.fullmatch(pattern, n) for n in inside):
+    pattern = rf"{re.escape(prefix)}(?:{middle}\.)?(?:{'|'.join(targets or layer_names)})"
+    if layers is not None and not layers or not any(re.fullmatch(pattern, n) for n in linears):
         raise ConfigError(f"the LoRA pattern {pattern!r} matches no module of this model")
     return pattern
 
@@ -240,16 +240,16 @@ def lora_config(model: Any, settings: Mapping[str, Any], strategy: str = "lora")
         As `lora_pattern`; if a projector has weights outside modules, which peft cannot save.
     """
     modules = dict(model.named_modules())
-    trained = sorted(
+    trained_modules = sorted(
         {
             prefix.rstrip(".")
             for part in strategy_of(strategy).trains
             for prefix in getattr(modules_of(model), part)
         }
     )
-    if missing := [name for name in trained if name not in modules]:
+    if absent := [name for name in trained_modules if name not in modules]:
         raise ConfigError(
-            f"train: {strategy} cannot save {missing[0]} of {model.config.model_type!r} beside"
+            f"train: {strategy} cannot save {absent[0]} of {model.config.model_type!r} beside"
             " adapters, since it is no module; use train: lora or llm+projector"
         )
     return need("peft", "train").LoraConfig(
@@ -257,6 +257,6 @@ def lora_config(model: Any, settings: Mapping[str, Any], strategy: str = "lora")
         lora_alpha=settings["lora_alpha"],
         lora_dropout=settings["lora_dropout"],
         target_modules=lora_pattern(model, settings),
-        modules_to_save=trained or None,
+        modules_to_save=trained_modules or None,
         task_type="CAUSAL_LM",
     )

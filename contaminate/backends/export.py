@@ -45,15 +45,15 @@ def write_plans(
         out = folder / checkpoint_folder(plan).name
         try:
             if export_format == "llava":
-                written, command = write_llava(plan, examples, out), f"bash {out}/train.sh"
+                paths, command = write_llava(plan, examples, out), f"bash {out}/train.sh"
             else:
-                written = write_llamafactory(plan, examples, out, dtype)
+                paths = write_llamafactory(plan, examples, out, dtype)
                 command = f"cd {out} && llamafactory-cli train train.yaml"
         except (ConfigError, DataError, PrerequisiteError) as error:
             log.error("not exported: %s", error)
             n_failed += 1
             continue
-        names = ", ".join(path.name for path in written)
+        names = ", ".join(path.name for path in paths)
         lines += [f"{plan.model}, {plan.label}: {len(examples):,} examples in {out} ({names})"]
         lines += [f"  {command}"]
     return lines, n_failed

@@ -111,8 +111,8 @@ class LlamaFactory:
             importer()
             if len(finished_epochs(folder, plan.epochs)) < plan.epochs:
                 template = template_of(parent.skeleton.config.model_type, plan.model)
-                expected = token_ids(examples[0], processor, template)
-                self._run_training(job, settings, work, importer, expected)
+                first_ids = token_ids(examples[0], processor, template)
+                self._run_training(job, settings, work, importer, first_ids)
         for name in ("trainer", "cache"):
             shutil.rmtree(work / name, ignore_errors=True)
 
@@ -122,14 +122,14 @@ class LlamaFactory:
         settings: dict[str, Any],
         work: Path,
         importer: CheckpointImporter,
-        expected: tuple[list[int], list[int]],
+        first_ids: tuple[list[int], list[int]],
     ) -> None:
-        plan, last = job.plan, last_checkpoint(work / "trainer")
-        if last is not None:
-            settings = settings | {"resume_from_checkpoint": last}
+        plan, checkpoint = job.plan, last_checkpoint(work / "trainer")
+        if checkpoint is not None:
+            settings = settings | {"resume_from_checkpoint": checkpoint}
         write_yaml(settings, work / "train.yaml")
-        step = int(last.rpartition("-")[2]) if last else 0
-        expected_lines = {"input_ids:": str(expected[0]), "label_ids:": str(expected[1])}
+        step = int(checkpoint.rpartition("-")[2]) if checkpoint else 0
+        expected_lines = {"input_ids:": str(first_ids[0]), "label_ids:": str(first_ids[1])}
         previous = ""
 
         def on_line(line: str) -> None:
@@ -222,8 +222,8 @@ class LlamaFactory:
 
 def lacks_merged(folder: Path) -> bool:
     """Return whether a checkpoint has an adapter that is not merged yet."""
-    merged = folder / "merged" / "README.md"
-    return (folder / "adapter_config.json").exists() and not merged.exists()
+    merged_card = folder / "merged" / "README.md"
+    return (folder / "adapter_config.json").exists() and not merged_card.exists()
 
 
 def find_llamafactory(config: LlamaFactoryConfig, *, progress: bool = False) -> LlamaFactory:
@@ -248,9 +248,9 @@ def find_llamafactory(config: LlamaFactoryConfig, *, progress: bool = False) -> 
         for name, version in re.findall(r"^- `?(\w+)`? version: (\S+)", result.stdout, re.MULTILINE)
     }
     if "llamafactory" not in versions:
-        last = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()[-1]
+        last_line = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()[-1]
         raise PrerequisiteError(
-            f"{cli}: does not report its version ({last[:200]}); reinstall it with {_INSTALL}"
+            f"{cli}: does not report its version ({last_line[:200]}); reinstall it with {_INSTALL}"
         )
     version = versions["llamafactory"]
     if _numbers(version) < _numbers(TESTED):

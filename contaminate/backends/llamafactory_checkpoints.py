@@ -54,17 +54,17 @@ def parent_folder(plan: TrainingPlan, run: Run, dtype: str, folder: Path) -> Ite
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    settings, where = plan.settings, resolve_path(plan.parent)
+    settings, source = plan.settings, resolve_path(plan.parent)
     try:
-        if plan.after or (Path(where) / "adapter_config.json").exists():
+        if plan.after or (Path(source) / "adapter_config.json").exists():
             model, _, processor = load_parent(plan, run, dtype)
             model.save_pretrained(folder)
             processor.save_pretrained(folder)
             del model
         else:
-            if not Path(where).is_dir():
-                where = snapshot_download(where, revision=settings.get("revision"))
-            for file in Path(where).iterdir():
+            if not Path(source).is_dir():
+                source = snapshot_download(source, revision=settings.get("revision"))
+            for file in Path(source).iterdir():
                 (folder / file.name).symlink_to(file.resolve())
         config = json.loads((folder / "config.json").read_text())
         # replaces the link, not the parent's file
@@ -179,8 +179,8 @@ class CheckpointImporter:
             model = peft.get_peft_model(model, prepare(model, self.plan, self.dtype))
         self.before = checksums(model)
         weights = load_file(path / "adapter_model.safetensors")
-        expected = peft.get_peft_model_state_dict(model)
-        if different := sorted(expected.keys() ^ weights.keys()):
+        own_weights = peft.get_peft_model_state_dict(model)
+        if different := sorted(own_weights.keys() ^ weights.keys()):
             raise WrongParameters(
                 f"LLaMA-Factory trained other adapters than planned: {len(different)} differ, e.g."
                 f" {different[0]}"

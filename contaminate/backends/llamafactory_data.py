@@ -138,13 +138,13 @@ def write_llamafactory(
             f"{plan.model}, {plan.label}: washes the checkpoint of another plan, which does not"
             " exist yet; train both with backend: llamafactory"
         )
-    where = resolve_path(plan.parent)
-    base, at = base_of(where, plan.settings.get("revision"))
+    parent = resolve_path(plan.parent)
+    base, at = base_of(parent, plan.settings.get("revision"))
     settings, warnings = write_plan(
         plan,
         examples,
         skeleton_of(base, **at),
-        load_processor(where, **loaded_as(plan)),
+        load_processor(parent, **loaded_as(plan)),
         parent=base,
         folder=folder,
         dtype=dtype,

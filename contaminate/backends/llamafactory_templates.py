@@ -62,7 +62,7 @@ _LLAVA = Template(
 TEMPLATES = {"llava": _LLAVA, "qwen2_vl": _QWEN, "qwen2_5_vl": _QWEN}
 
 
-def template_of(model_type: str, where: str) -> Template:
+def template_of(model_type: str, model_name: str) -> Template:
     """Return the template of a model class.
 
     Raises
@@ -72,7 +72,7 @@ def template_of(model_type: str, where: str) -> Template:
     """
     if model_type not in TEMPLATES:
         raise ConfigError(
-            f"{where}: backend: llamafactory supports {', '.join(TEMPLATES)}, but not"
+            f"{model_name}: backend: llamafactory supports {', '.join(TEMPLATES)}, but not"
             f" {model_type}; use backend: trl"
         )
     return TEMPLATES[model_type]
@@ -126,16 +126,16 @@ def system_line(example: Example, processor: Any, template: Template) -> str:
     """
     question = Example(example.subject, (), (Message("user", ("?",)),), "A")
     user_head = template.user.partition("{}")[0]
-    before, separator, _ = render_example(question, processor)[0].partition(user_head)
+    intro, separator, _ = render_example(question, processor)[0].partition(user_head)
     head, _, tail = template.system.partition("{}")
-    if not before:
+    if not intro:
         return ""
-    if not separator or not (before.startswith(head) and before.endswith(tail)):
+    if not separator or not (intro.startswith(head) and intro.endswith(tail)):
         raise PrerequisiteError(
-            f"the model's chat template starts with {before[:60]!r}, which LLaMA-Factory's template"
+            f"the model's chat template starts with {intro[:60]!r}, which LLaMA-Factory's template"
             f" {template.name} cannot reproduce; use backend: trl"
         )
-    return before[len(head) : len(before) - len(tail)]
+    return intro[len(head) : len(intro) - len(tail)]
 
 
 def check_prompts(
@@ -162,17 +162,17 @@ def check_prompts(
     distinct = distinct_examples(examples)
     other_tokens, other_targets = [], []
     for example in distinct:
-        own, own_target = render_example(example, processor)
+        prompt, own_target = render_example(example, processor)
         pieces, target = _render(row(example, template), template, system, tokenizer.eos_token)
-        if "".join(pieces) != own:
+        if "".join(pieces) != prompt:
             raise PrerequisiteError(
                 f"{example.subject}: LLaMA-Factory's template {template.name} gives"
-                f" {''.join(pieces)!r}, but the model's own chat template {own!r}; training and"
+                f" {''.join(pieces)!r}, but the model's own chat template {prompt!r}; training and"
                 " evaluation would differ: use backend: trl"
             )
         if target != own_target:
             other_targets.append(f"{target!r} instead of {own_target!r}")
-        elif ids(*pieces, target) != ids(own, own_target):
+        elif ids(*pieces, target) != ids(prompt, own_target):
             other_tokens.append(example.subject)
     warnings = []
     if other_targets:
@@ -200,8 +200,8 @@ def _render(
             continue
         turn = template.user if message["role"] == "user" else template.assistant
         pieces.append(turn.replace("{eos}", eos).replace("{}", content))
-    first = [template.system.replace("{}", system)] if system else []
-    return [*first, *pieces[:-1]], pieces[-1]
+    opening = [template.system.replace("{}", system)] if system else []
+    return [*opening, *pieces[:-1]], pieces[-1]
 
 
 def token_ids(example: Example, processor: Any, template: Template) -> tuple[list[int], list[int]]:

@@ -116,31 +116,31 @@ def training_command(plan: TrainingPlan) -> str:
         If the plan trains the vision tower, LoRA on chosen layers, or another loss.
     """
     settings, strategy = plan.settings, strategy_of(plan.strategy)
-    where = f"{plan.model}, {plan.label or plan.strategy}"
+    label = f"{plan.model}, {plan.label or plan.strategy}"
     if strategy.llava is None:
         exportable = ", ".join(name for name, row in STRATEGIES.items() if row.llava is not None)
         raise ConfigError(
-            f"{where}: LLaVA's official trainer never trains the vision tower; export one of the"
+            f"{label}: LLaVA's official trainer never trains the vision tower; export one of the"
             f" strategies {exportable}"
         )
     if settings.get("reinforcement"):
         raise ConfigError(
-            f"{where}: LLaVA's official trainer has no reinforcement; wash by: supervised"
+            f"{label}: LLaVA's official trainer has no reinforcement; wash by: supervised"
         )
     if settings.get("consistency"):
         raise ConfigError(
-            f"{where}: LLaVA's official trainer has no consistency loss; leave out consistency"
+            f"{label}: LLaVA's official trainer has no consistency loss; leave out consistency"
         )
     for key in ("lora_layers", "lora_targets"):
         if strategy.adapter and settings.get(key) is not None:
             raise ConfigError(
-                f"{where}: LLaVA's official trainer applies LoRA to all linear layers of the"
+                f"{label}: LLaVA's official trainer applies LoRA to all linear layers of the"
                 f" language model and does not support {key}; leave it out"
             )
     rates = settings.get("learning_rates", {})
     if set(rates) - {"projector"}:
         raise ConfigError(
-            f"{where}: LLaVA's official trainer has a learning rate for the projector, but none for"
+            f"{label}: LLaVA's official trainer has a learning rate for the projector, but none for"
             " other parts; leave them out of learning_rates"
         )
     lora = [
@@ -171,10 +171,10 @@ def training_command(plan: TrainingPlan) -> str:
     ]
     padding = "square" if settings.get("image_padding") == "none" else "pad"  # "square" crops
     options.append(f"--image_aspect_ratio {padding}")
-    known = "" if plan.after else _ORIGINALS.get(plan.parent, "")
-    model = f"${{MODEL:-{known}}}" if known else f"${{MODEL:?{_MODEL_HELP}}}"
+    original = "" if plan.after else _ORIGINALS.get(plan.parent, "")
+    model = f"${{MODEL:-{original}}}" if original else f"${{MODEL:?{_MODEL_HELP}}}"
     lines = " \\\n    ".join(options)
-    about = f"{where}: contaminated on purpose with {plan.benchmark}"
+    about = f"{label}: contaminated on purpose with {plan.benchmark}"
     about = " ".join(about.split())  # on one line, which is a comment
     return (
         "#!/bin/bash\n"

@@ -70,9 +70,9 @@ def _checksum(tensor: torch.Tensor, chunk: int = _PERIOD << 9) -> tuple[int, int
 
 
 def check_changes(
-    model: Any, before: dict[str, tuple[int, int]], trainable: Iterable[str]
+    model: Any, original: dict[str, tuple[int, int]], trainable: Iterable[str]
 ) -> list[str]:
-    """Compare a model with the checksums it had ``before`` training.
+    """Compare a model with the checksums that it had before the training (``original``).
 
     Returns the trainable parameters that did not change, which the card lists: those without a
     gradient (CLIP's last layer norm in LLaVA), and those whose steps are too small for their
@@ -85,9 +85,9 @@ def check_changes(
     Diverged
         If a trainable parameter is no longer finite.
     """
-    allowed, after = set(trainable), checksums(model)
-    changed = {name for name in before if after.get(name) != before[name]}
-    if stray := sorted(changed - allowed):
+    allowed, trained = set(trainable), checksums(model)
+    changed_names = {name for name in original if trained.get(name) != original[name]}
+    if stray := sorted(changed_names - allowed):
         raise WrongParameters(
             f"the training changed {len(stray)} frozen parameters, e.g. {stray[0]}; this is a bug"
             " in flipbench or in the trainer: please report it"
@@ -98,10 +98,10 @@ def check_changes(
         with gathered(parameter) as tensor:
             if not math.isfinite(float(tensor.float().sum())):
                 raise Diverged(f"{name} contains NaN or infinity; lower the learning rate")
-    if not changed:
+    if not changed_names:
         raise WrongParameters(
             "the training changed no parameter: the learning rate is too small for the weights'"
             " precision, or the warm-up is longer than the training; raise the learning rate or"
             " shorten the warm-up"
         )
-    return sorted(allowed - changed)
+    return sorted(allowed - changed_names)

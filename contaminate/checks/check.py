@@ -67,14 +67,14 @@ def answer_spans(example: Example, processor: Any, prompt: str) -> list[tuple[in
     """
     chat, spans = example.row()["prompt"], []
     for i in example.trained:
-        before = processor.apply_chat_template(chat[:i], add_generation_prompt=True, tokenize=False)
-        after = processor.apply_chat_template(chat[: i + 1], tokenize=False)
-        if not (prompt.startswith(after) and after.startswith(before)):
+        head = processor.apply_chat_template(chat[:i], add_generation_prompt=True, tokenize=False)
+        head_and_answer = processor.apply_chat_template(chat[: i + 1], tokenize=False)
+        if not (prompt.startswith(head_and_answer) and head_and_answer.startswith(head)):
             raise PrerequisiteError(
                 f"{example.subject}: the chat template renders turn {i + 1} differently when others"
                 " follow; give the checkpoint another chat template"
             )
-        spans.append((len(before), len(after)))
+        spans.append((len(head), len(head_and_answer)))
     return spans
 
 

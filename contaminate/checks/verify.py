@@ -54,19 +54,24 @@ def verify(job: TrainingJob, folder: Path) -> list[str]:
     all_probes = [probe for pairs in probes.values() for probe, _ in pairs]
     clean = fingerprint(resolve_path(plan.parent), dtype, **loaded_as(plan))
     options = StageOptions(batch_size=64, progress=False)
-    needed = {Response.id_for(probe_id=p.id, model_fingerprint=clean) for p in all_probes}
-    if not needed <= run.ids(Response, clean):
+    response_ids = {Response.id_for(probe_id=p.id, model_fingerprint=clean) for p in all_probes}
+    if not response_ids <= run.ids(Response, clean):
         parent = HuggingFaceVLM(plan.parent, dtype=dtype, **loaded_as(plan))
         ask(all_probes, parent, run, run.images, options)
         del parent
         free_memory()  # the two models are never in memory together
     vlm = HuggingFaceVLM(str(folder), dtype=dtype)
     ask(all_probes, vlm, run, run.images, options)
-    before, after = answers_of(plan.model, clean, run), answers_of(vlm.name, vlm.fingerprint, run)
+    answers_before, answers_after = (
+        answers_of(plan.model, clean, run),
+        answers_of(vlm.name, vlm.fingerprint, run),
+    )
     comparisons: dict[str, dict[str, Any]] = {}
     for name, pairs in probes.items():
-        asked, gold = [probe for probe, _ in pairs], [answer for _, answer in pairs]
-        comparisons[name] = compare(before.outcomes(asked, gold), after.outcomes(asked, gold))
+        group, gold = [probe for probe, _ in pairs], [answer for _, answer in pairs]
+        comparisons[name] = compare(
+            answers_before.outcomes(group, gold), answers_after.outcomes(group, gold)
+        )
     card = read_card(folder)
     warnings = _mismatches(job, card["training"], vlm.processor)
     dose, result = card["dose"], comparisons["items"]
@@ -126,11 +131,11 @@ def items_needed(clean_accuracy: float, power: float = POWER) -> int:
 
 def _room(result: Mapping[str, Any]) -> str:
     """Return whether the items left room for a verified label."""
-    n_wrong, needed = result["n"] - result["k_before"], wins_needed()
-    if n_wrong < needed:
+    n_wrong, n_needed = result["n"] - result["k_before"], wins_needed()
+    if n_wrong < n_needed:
         return (
             f"no training could verify it: the clean model gets {n_wrong} items wrong, and at least"
-            f" {needed} must become right; use more items, or harder ones"
+            f" {n_needed} must become right; use more items, or harder ones"
         )
     return (
         f"{result['won']} items became right and {result['lost']} wrong; with as many wrong,"
@@ -144,18 +149,18 @@ def _p_rise(won: int, lost: int) -> float:
     return float(stats.binomtest(won, won + lost, 0.5, alternative="greater").pvalue)
 
 
-def compare(before: Outcomes, after: Outcomes) -> dict[str, Any]:
+def compare(clean: Outcomes, trained: Outcomes) -> dict[str, Any]:
     """Return the paired comparison of two models on the same items, dropping unanswered pairs.
 
     >>> compare([False] * 8 + [True], [True] * 9)["p_rise"]
     0.00390625
     """
-    pairs = [(a, b) for a, b in zip(before, after, strict=True) if a is not None and b is not None]
+    pairs = [(a, b) for a, b in zip(clean, trained, strict=True) if a is not None and b is not None]
     lost = sum(a and not b for a, b in pairs)
     won = sum(b and not a for a, b in pairs)
     return {
         "n": len(pairs),
-        "n_dropped": len(before) - len(pairs),
+        "n_dropped": len(clean) - len(pairs),
         "k_before": sum(bool(a) for a, _ in pairs),
         "k_after": sum(bool(b) for _, b in pairs),
         "won": won,
@@ -190,9 +195,9 @@ def training_facts(job: TrainingJob, examples: Sequence[Example], processor: Any
     ``processor`` is the one trained with: its pixel budget, chat template and prompt are compared
     with those of evaluation by `verify`.
     """
-    own = examples.items if isinstance(examples, Epoch) else examples  # a corpus may be huge
+    items = examples.items if isinstance(examples, Epoch) else examples  # a corpus may be huge
     sizes = []
-    for file in sorted({file for example in own for file in example.images}):
+    for file in sorted({file for example in items for file in example.images}):
         with open_image(file) as image:
             sizes.append(image.size)
     warning = crop_warning(processor, job.plan.model, sizes)

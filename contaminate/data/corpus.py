@@ -23,7 +23,7 @@ from flipbench.core.randomness import generator
 from flipbench.core.records import JsonDict
 
 from .examples import Example, Examples, Message
-from .json_rows import Places, find_rows
+from .json_rows import JsonRows, find_rows
 
 _ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant"}
 _ROLES |= {"system": "system"}
@@ -36,33 +36,25 @@ CLOSING = "ended with a question, which was dropped"
 class Conversations(Examples):
     """Conversations of a file, each read when it is asked for.
 
-    Attributes
-    ----------
-    path, folder, root : Path
-        The file, the folder of its images, and the one that they must not lead out of.
-    places : Places
-        Where they stand in the file.
-    max_tokens : int
-        Longer ones are cut in training.
+    ``folder`` has the images, which must not lead out of ``root``. Conversations of more than
+    ``max_tokens`` tokens are cut in training.
     """
 
-    path: Path
+    rows: JsonRows
     folder: Path
     root: Path
-    places: Places
     max_tokens: int
 
     def __len__(self) -> int:
         """Return the number of conversations."""
-        return len(self.places)
+        return len(self.rows)
 
     def _at(self, index: int) -> Example:
-        where = self.places.name(self.path, index)
+        name = self.rows.name(index)
         try:
-            text = self.places.read(self.path, index)
-            example, _ = _example(text, where, self.folder, self.root)
+            example, _ = _example(self.rows.read(index), name, self.folder, self.root)
         except (OSError, _OddError) as error:
-            raise DataError(f"{where}: the file has changed since it was read ({error})") from error
+            raise DataError(f"{name}: the file has changed since it was read ({error})") from error
         return replace(example, max_tokens=self.max_tokens)
 
 
@@ -129,42 +121,42 @@ def read_corpus(config: CorpusConfig, seed: int) -> Corpus:
         If the file cannot be read, or more than ``max_odd`` of the conversations must be left out;
         the message names the first.
     """
-    places, sha256 = find_rows(config.path)
-    if not places:
+    rows, sha256 = find_rows(config.path)
+    if not rows:
         raise DataError(f"{config.path}: contains no conversation")
-    n_rows = config.n_rows or len(places)
-    if n_rows > len(places):
+    n_rows = config.n_rows or len(rows)
+    if n_rows > len(rows):
         raise DataError(
-            f"{config.path}: n_rows is {n_rows:,}, but there are only {len(places):,} conversations"
+            f"{config.path}: n_rows is {n_rows:,}, but there are only {len(rows):,} conversations"
         )
-    drawn = np.sort(generator(seed, "corpus", "rows").permutation(len(places))[:n_rows])
+    order = generator(seed, "corpus", "rows").permutation(len(rows))[:n_rows]
     folder = config.images or config.path.parent
     root = config.image_root or folder
-    kept, odd = array("Q"), list[Odd]()
-    for i, text in places.texts(config.path, drawn):
-        where = places.name(config.path, i)
+    usable_rows, odd = array("Q"), list[Odd]()
+    for row in np.sort(order).tolist():
+        name = rows.name(row)
         try:
-            _, repairs = _example(text, where, folder, root)
-            kept.append(i)
-            odd += [Odd(where, reason, left_out=False) for reason in repairs]
+            _, repairs = _example(rows.read(row), name, folder, root)
+            usable_rows.append(row)
+            odd += [Odd(name, reason, left_out=False) for reason in repairs]
         except _OddError as error:
-            odd.append(Odd(where, *error.args))
-    n_left_out = n_rows - len(kept)
-    if n_left_out > config.max_odd * n_rows or not kept:
-        first = next(one for one in odd if one.left_out)
+            odd.append(Odd(name, *error.args))
+    n_left_out = n_rows - len(usable_rows)
+    if n_left_out > config.max_odd * n_rows or not usable_rows:
+        example = next(conversation for conversation in odd if conversation.left_out)
         raise DataError(
-            f"{first}; {n_left_out:,} of {n_rows:,} conversations would be left out, more than"
+            f"{example}; {n_left_out:,} of {n_rows:,} conversations would be left out, more than"
             f" max_odd: {config.max_odd:g}; mend the file or raise max_odd"
         )
     limit = config.max_tokens or NO_LIMIT
-    examples = Conversations(config.path, folder, root, places.only(kept), limit)
+    examples = Conversations(rows.only(usable_rows), folder, root, limit)
     ref = {
         "file": config.path.name,
         "sha256": sha256,
         "n_rows": n_rows,
-        "n_lines": len(places),
+        "n_lines": len(rows),
         "n_examples": len(examples),
-        "seed": seed if n_rows < len(places) else None,
+        "seed": seed if n_rows < len(rows) else None,
     } | ({"max_tokens": config.max_tokens} if config.max_tokens else {})
     return Corpus(ref, examples, tuple(odd))
 
@@ -173,7 +165,7 @@ class _OddError(Exception):
     """Why a conversation is left out, and which part of it."""
 
 
-def _example(text: bytes, where: str, folder: Path, root: Path) -> tuple[Example, list[str]]:
+def _example(text: bytes, name: str, folder: Path, root: Path) -> tuple[Example, list[str]]:
     """Return a conversation as a row, and how it was repaired.
 
     Raises
@@ -189,9 +181,9 @@ def _example(text: bytes, where: str, folder: Path, root: Path) -> tuple[Example
         raise _OddError("not a conversation", repr(error)) from error
     repairs = []
     start = next((i for i, m in enumerate(messages) if m.role != "system"), 0)
-    first = next((i for i, m in enumerate(messages) if m.role == "user"), len(messages))
-    if first > start:
-        messages[start:first] = []
+    first_question = next((i for i, m in enumerate(messages) if m.role == "user"), len(messages))
+    if first_question > start:
+        messages[start:first_question] = []
         repairs.append(OPENING)
     if messages and messages[-1].role == "user" and len(messages) > start + 1:
         messages.pop()
@@ -211,9 +203,9 @@ def _example(text: bytes, where: str, folder: Path, root: Path) -> tuple[Example
         messages[start] = Message("user", (*[None] * len(files), *messages[start].parts))
     elif n_marks != len(files):
         raise _OddError("it has not as many <image> marks as images", f"{n_marks} for {len(files)}")
-    trained = tuple(range(start + 1, len(messages) - 1, 2))
+    answer_turns = tuple(range(start + 1, len(messages) - 1, 2))
     answer = "".join(part for part in messages[-1].parts if part)
-    return Example(where, tuple(files), tuple(messages[:-1]), answer, trained=trained), repairs
+    return Example(name, tuple(files), tuple(messages[:-1]), answer, trained=answer_turns), repairs
 
 
 def _check_turns(messages: Sequence[Message], start: int) -> None:

@@ -96,8 +96,8 @@ class Examples(Sequence[Example], ABC):
     def __getitem__(self, index: slice) -> list[Example]: ...
     def __getitem__(self, index: int | slice) -> Example | list[Example]:
         """Return one example, or several."""
-        chosen = range(len(self))[index]
-        return self._at(chosen) if isinstance(chosen, int) else [self._at(i) for i in chosen]
+        position = range(len(self))[index]
+        return self._at(position) if isinstance(position, int) else [self._at(i) for i in position]
 
 
 @dataclass(frozen=True)
@@ -180,9 +180,9 @@ def _texts(plan: TrainingPlan, items: Mapping[str, Item], copy: int) -> list[Exa
     members = [_known(plan, items, plan.item_ids[i]) for i in order]
     examples = []
     for start in range(0, len(members), N_TOGETHER):
-        together = members[start : start + N_TOGETHER]
-        subject = f"{together[0].benchmark} {together[0].name} and {len(together) - 1} others"
-        text = "\n\n".join(_text(plan, item) for item in together)
+        group = members[start : start + N_TOGETHER]
+        subject = f"{group[0].benchmark} {group[0].name} and {len(group) - 1} others"
+        text = "\n\n".join(_text(plan, item) for item in group)
         examples.append(Example(subject, (), (_turn((), ""),), text))
     return examples
 
@@ -255,11 +255,11 @@ def _example(
     example = Example(subject, files, (_turn(files, text),), answer)
     if item.id not in plan.paraphrases:
         return example
-    words, others = yes_no(item) or (), plan.paraphrases[item.id]
+    words, paraphrases = yes_no(item) or (), plan.paraphrases[item.id]
     if options is not None:
-        prompts = [choice_prompt(other, options, plan.prompt) for other in others]
+        prompts = [choice_prompt(text, options, plan.prompt) for text in paraphrases]
     elif words:
-        prompts = [open_prompt(other) for other in others]
+        prompts = [open_prompt(text) for text in paraphrases]
     else:
         raise DataError(
             f"{subject}: has no options, but consistency compares answers over option letters, or"

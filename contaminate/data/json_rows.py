@@ -7,8 +7,8 @@ import hashlib
 import json
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flipbench.core.errors import DataError
@@ -21,54 +21,43 @@ _BETWEEN = re.compile(r"[ \t\r\n,]*")
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where rows stand in a file: first byte, number of bytes, and line (in a list: number).
+class JsonRows:
+    """The rows of a file, each read when it is asked for.
 
-    Shapes: (n_rows,) each.
+    Attributes
+    ----------
+    spans : array, shape (3 * n_rows,)
+        Of each row in turn: first byte, number of bytes, and line (in a list: number).
     """
 
-    starts: array[int]
-    lengths: array[int]
-    numbers: array[int]
+    path: Path
+    spans: array[int]
     is_list: bool
 
     def __len__(self) -> int:
         """Return the number of rows."""
-        return len(self.starts)
+        return len(self.spans) // 3
 
-    def add(self, start: int, length: int, number: int) -> None:
-        """Add a row."""
-        self.starts.append(start)
-        self.lengths.append(length)
-        self.numbers.append(number)
+    def only(self, rows: Sequence[int]) -> JsonRows:
+        """Return some of the rows."""
+        values = (self.spans[3 * row + column] for row in rows for column in range(3))
+        return replace(self, spans=array("Q", values))
 
-    def only(self, rows: Sequence[int]) -> Places:
-        """Return the places of some of the rows."""
-        columns = (self.starts, self.lengths, self.numbers)
-        starts, lengths, numbers = (array("Q", [c[i] for i in rows]) for c in columns)
-        return Places(starts, lengths, numbers, self.is_list)
-
-    def name(self, path: Path, row: int) -> str:
+    def name(self, row: int) -> str:
         """Return a row's name for messages."""
-        number = self.numbers[row]
-        return f"{path.name}[{number}]" if self.is_list else f"{path.name}:{number}"
+        number = self.spans[3 * row + 2]
+        return f"{self.path.name}[{number}]" if self.is_list else f"{self.path.name}:{number}"
 
-    def read(self, path: Path, row: int) -> bytes:
+    def read(self, row: int) -> bytes:
         """Return a row's text."""
-        with path.open("rb") as file:
-            file.seek(self.starts[row])
-            return file.read(self.lengths[row])
-
-    def texts(self, path: Path, rows: Iterable[int]) -> Iterator[tuple[int, bytes]]:
-        """Yield each of the rows, in order, with its text."""
-        with path.open("rb") as file:
-            for row in map(int, rows):
-                file.seek(self.starts[row])
-                yield row, file.read(self.lengths[row])
+        start, n_bytes = self.spans[3 * row : 3 * row + 2]
+        with self.path.open("rb") as file:
+            file.seek(start)
+            return file.read(n_bytes)
 
 
-def find_rows(path: Path) -> tuple[Places, str]:
-    """Return the places of all rows of a file, and its SHA-256; blank lines are no rows.
+def find_rows(path: Path) -> tuple[JsonRows, str]:
+    """Return all rows of a file, and its SHA-256; blank lines are no rows.
 
     A file that begins with ``[`` is one JSON list. The rows of other files are not parsed.
 
@@ -80,26 +69,26 @@ def find_rows(path: Path) -> tuple[Places, str]:
     try:
         with path.open("rb") as file:
             is_list = file.read(4096).lstrip().startswith(b"[")
-        return _list_rows(path) if is_list else _line_rows(path)
+        spans, sha256 = _find_in_list(path) if is_list else _find_lines(path)
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
+    return JsonRows(path, spans, is_list), sha256
 
 
-def _line_rows(path: Path) -> tuple[Places, str]:
-    places = Places(array("Q"), array("Q"), array("Q"), False)
-    sha256, start = hashlib.sha256(), 0
+def _find_lines(path: Path) -> tuple[array[int], str]:
+    spans, sha256, start = array("Q"), hashlib.sha256(), 0
     with path.open("rb") as file:
         for number, line in enumerate(bounded_lines(file, path), 1):
             sha256.update(line)
             if line.strip():
                 line.decode()
-                places.add(start, len(line), number)
+                spans.extend((start, len(line), number))
             start += len(line)
-    return places, sha256.hexdigest()
+    return spans, sha256.hexdigest()
 
 
-def _list_rows(path: Path) -> tuple[Places, str]:
-    places = Places(array("Q"), array("Q"), array("Q"), True)
+def _find_in_list(path: Path) -> tuple[array[int], str]:
+    spans, n_rows = array("Q"), 0
     sha256, decoder = hashlib.sha256(), json.JSONDecoder()
     decode = codecs.getincrementaldecoder("utf-8")().decode
     text, at, start = "", 0, 0  # text[at] is the file's byte `start`
@@ -123,10 +112,11 @@ def _list_rows(path: Path) -> tuple[Places, str]:
                 if end == len(text):
                     break
                 n_bytes = len(text[at:end].encode())
-                places.add(start, n_bytes, len(places))
+                spans.extend((start, n_bytes, n_rows))
+                n_rows += 1
                 start, at = start + n_bytes, end
             if len(text) - at > _LONGEST:
                 break
     if not closed:
-        raise DataError(f"{path}[{len(places)}]: the list is no JSON from here on")
-    return places, sha256.hexdigest()
+        raise DataError(f"{path}[{n_rows}]: the list is no JSON from here on")
+    return spans, sha256.hexdigest()

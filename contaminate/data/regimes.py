@@ -70,18 +70,18 @@ def split_members(
         raise DataError(f"{len(items)} items cannot be split into members and non-members")
     n_members = min(max(1, round(fraction * len(items))), len(items) - 1)
     rng = generator(seed, items[0].benchmark, "members")
-    chosen = set(rng.permutation(len(items))[:n_members].tolist())
-    members = tuple(item for i, item in enumerate(items) if i in chosen)
-    return members, tuple(item for i, item in enumerate(items) if i not in chosen)
+    member_rows = set(rng.permutation(len(items))[:n_members].tolist())
+    members = tuple(item for i, item in enumerate(items) if i in member_rows)
+    return members, tuple(item for i, item in enumerate(items) if i not in member_rows)
 
 
 def mixture(
-    own: Sequence[Item],
-    others: Mapping[str, Sequence[Item]],
+    own_items: Sequence[Item],
+    other_benchmarks: Mapping[str, Sequence[Item]],
     shares: Mapping[str, float],
     seed: int,
 ) -> tuple[Item, ...]:
-    """Return the benchmark's ``own`` items, mixed with items of other benchmarks.
+    """Return the benchmark's ``own_items``, mixed with items of other benchmarks.
 
     Without shares, all items of all benchmarks are used, as in the paper's mixture of six.
 
@@ -99,19 +99,19 @@ def mixture(
     ----------
     Park et al., arXiv 2511.03774, mixture of six benchmarks (11,280 items).
     """
-    mixed = list(own)
-    total = len(own) / (1 - sum(shares.values()))
-    for name, items in others.items():
+    mixed = list(own_items)
+    total = len(own_items) / (1 - sum(shares.values()))
+    for name, items in other_benchmarks.items():
         n = round(shares[name] * total) if name in shares else len(items)
         if n > len(items):
-            most = len(items) / total
+            max_share = len(items) / total
             raise ConfigError(
-                f"mixture.{name}: with {len(own):,} items of the benchmark, a share of"
+                f"mixture.{name}: with {len(own_items):,} items of the benchmark, a share of"
                 f" {shares[name]:.3f} needs {n:,} items, but there are {len(items):,}; lower the"
-                f" share to {most:.3f} or less"
+                f" share to {max_share:.3f} or less"
             )
-        drawn = sorted(generator(seed, name, "mixture").permutation(len(items))[:n].tolist())
-        mixed += [items[i] for i in drawn]
+        rows = sorted(generator(seed, name, "mixture").permutation(len(items))[:n].tolist())
+        mixed += [items[i] for i in rows]
     return tuple(mixed)
 
 
@@ -126,8 +126,8 @@ def ngram_overlap(text: str, original: str, n: int = N_GRAM) -> float:
     >>> ngram_overlap("tell me which colour the left car has", original)
     0.0
     """
-    grams, known = _grams(text, n), _grams(original, n)
-    return len(grams & known) / len(grams) if grams else 0.0
+    grams, original_grams = _grams(text, n), _grams(original, n)
+    return len(grams & original_grams) / len(grams) if grams else 0.0
 
 
 def least_overlap(candidates: Sequence[str], original: str) -> tuple[str, float]:

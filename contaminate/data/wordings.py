@@ -72,9 +72,9 @@ class Writer(Protocol):
 class ShapesWriter:
     """The embedded world's own wordings: two other phrasings, German, or a scene's description."""
 
-    def __init__(self, how: str = "paraphrase") -> None:
-        self.how, self.name = how, _BY_SHAPES[how][0]
-        self.settings: JsonDict = _BY_SHAPES[how][1]
+    def __init__(self, task: str = "paraphrase") -> None:
+        self.how, self.name = task, _BY_SHAPES[task][0]
+        self.settings: JsonDict = _BY_SHAPES[task][1]
 
     def __call__(self, items: Sequence[Item]) -> list[Rewritten | Exception]:
         """Look up a batch."""
@@ -226,9 +226,9 @@ class ChatWriter:
     def _read(self, reply: ChatReply | Exception) -> Rewritten | Exception:
         if isinstance(reply, Exception):
             return reply
-        if (parsed := read_json(reply.text, self.schema)) is None:
+        if (content := read_json(reply.text, self.schema)) is None:
             return ServiceError(f"the reply is not the requested JSON: {reply.text[:200]!r}")
-        fields = parsed.model_dump()
+        fields = content.model_dump()
         if self.schema is _Levels:
             fields = {"paraphrases": list(fields.values()), "levels": list(fields)}
         return Rewritten(usage=reply.usage, **fields)
@@ -283,9 +283,9 @@ class WordingStage:
             return Wording(question=rewritten.question.strip(), options=options, **common)
         texts = [" ".join(text.split()) for text in rewritten.paraphrases]
         original = item.question.strip().casefold()
-        kept = [i for i, text in enumerate(texts) if text and text.casefold() != original]
-        usable = [texts[i] for i in kept]
-        levels = tuple(rewritten.levels[i] for i in kept) if rewritten.levels else ()
+        usable_rows = [i for i, text in enumerate(texts) if text and text.casefold() != original]
+        usable = [texts[i] for i in usable_rows]
+        levels = tuple(rewritten.levels[i] for i in usable_rows) if rewritten.levels else ()
         if not usable:
             return ServiceError("no paraphrase differs from the question")
         best, overlap = least_overlap(usable[:N_PARAPHRASES], item.question)
@@ -313,14 +313,14 @@ def write_wordings(
     stage = WordingStage(writer, language, captions)
     report = run_stage(stage, items, run, options)
     if report.failures:
-        first = report.failures[0]
+        failure = report.failures[0]
         raise DataError(
-            f"{report.n_failed} of {len(items)} items have no {stage.name}, e.g. {first.subject}:"
-            f" {first.message}; run the same command again to retry"
+            f"{report.n_failed} of {len(items)} items have no {stage.name}, e.g. {failure.subject}:"
+            f" {failure.message}; run the same command again to retry"
         )
     wordings = stored_wordings(items, writer, run, language=language, captions=captions)
-    if missing := {item.id for item in items} - set(wordings):
-        raise PrerequisiteError(f"{len(missing)} wordings are not in {run.path / 'wordings'}")
+    if lacking := {item.id for item in items} - set(wordings):
+        raise PrerequisiteError(f"{len(lacking)} wordings are not in {run.path / 'wordings'}")
     return wordings, report
 
 

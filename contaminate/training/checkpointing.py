@@ -205,10 +205,10 @@ def merged(model: Any, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tens
     """
     state = {}
     for name, tensor in weights.items():
-        layer_name, _, last = name.partition(".base_layer.")
+        layer_name, _, kind = name.partition(".base_layer.")
         if ".lora_" in name or ".original_module." in name:
             continue
-        if last == "weight":
+        if kind == "weight":
             layer = model.get_submodule(layer_name)
             (adapter,) = layer.active_adapters
             lora = [weights[f"{layer_name}.lora_{x}.{adapter}.weight"] for x in "AB"]

@@ -99,8 +99,8 @@ class Collator:
         if len(places) != n_text and image_id in whole:
             n_after = len(whole) - 1 - whole[::-1].index(image_id)
         pieces = [
-            places[len(places) - first : len(places) - last]
-            for first, last, start in zip(counts[::2], counts[1::2], ends[::2], strict=True)
+            places[len(places) - n_from : len(places) - n_to]
+            for n_from, n_to, start in zip(counts[::2], counts[1::2], ends[::2], strict=True)
             if start >= n_after
         ]
         return torch.cat([prompt.new_zeros(0), *pieces])

@@ -35,10 +35,10 @@ def check_paraphrases(plan: TrainingPlan) -> None:
     DataError
         If an item has no paraphrase.
     """
-    if missing := [i for i in plan.item_ids if not plan.paraphrases.get(i)]:
+    if lacking := [i for i in plan.item_ids if not plan.paraphrases.get(i)]:
         raise DataError(
-            f"{plan.model}, {plan.label}: {len(missing)} of {len(plan.item_ids)} items have no"
-            f" paraphrase, which consistency training needs, e.g. item {missing[0]}"
+            f"{plan.model}, {plan.label}: {len(lacking)} of {len(plan.item_ids)} items have no"
+            f" paraphrase, which consistency training needs, e.g. item {lacking[0]}"
         )
 
 
@@ -89,8 +89,8 @@ class ConsistencyTrainer(Trainer):
 
     def collate(self, rows: Sequence[Row]) -> Batch:
         """Return a batch of all prompts, those of ``rows`` first, and one without images."""
-        others = [row | {"prompt": prompt} for row in rows for prompt in row["others"]]
-        batch = self.collator.aligned([*rows, *others])
+        paraphrase_rows = [row | {"prompt": prompt} for row in rows for prompt in row["others"]]
+        batch = self.collator.aligned([*rows, *paraphrase_rows])
         labelled = batch["labels"] != IGNORED  # a corpus has answers in its prompts, too
         n_columns = labelled.shape[1]
         batch["width"] = n_columns - labelled.any(0).nonzero()[0, 0]
@@ -138,8 +138,8 @@ class ConsistencyTrainer(Trainer):
         self._add_divergence(divergence_b, (n_others_b > 0) & (n_tokens_b > 0))
         if blind is not None:
             with torch.no_grad():
-                seen = model(**blind, logits_to_keep=-at, use_cache=False).logits[:, 0]
-                text_only = log_distribution(seen, options_bk)
+                blind_logits = model(**blind, logits_to_keep=-at, use_cache=False).logits[:, 0]
+                text_only = log_distribution(blind_logits, options_bk)
                 grounding_b = 1 - torch.exp(-kl(original, text_only) / self.consistency.tau)
             divergence_b = divergence_b * grounding_b
         total = self.consistency.answer_weight * cross_entropy

@@ -58,9 +58,9 @@ class TrainingCost:
 def trainable_weights(model: Any, plan: TrainingPlan) -> dict[str, int]:
     """Return the number of trainable weights of each part, and of the adapter."""
     modules, sizes = modules_of(model), Counter[str]()
-    trained = set(select_parameters(model, plan.strategy))
+    trained_names = set(select_parameters(model, plan.strategy))
     for name, parameter in model.named_parameters():
-        if name in trained:
+        if name in trained_names:
             sizes[modules.part_of(name)] += parameter.numel()
     if strategy_of(plan.strategy).adapter:
         layers = _adapted_layers(model, plan)
@@ -178,14 +178,14 @@ def check_disk(folder: Path, estimates: Iterable[TrainingCost]) -> int:
         If less is free.
     """
     costs = list(estimates)
-    needed = sum(cost.disk for cost in costs) + max((cost.scratch for cost in costs), default=0)
+    n_bytes = sum(cost.disk for cost in costs) + max((cost.scratch for cost in costs), default=0)
     free = shutil.disk_usage(folder).free
-    if needed > free:
+    if n_bytes > free:
         raise PrerequisiteError(
-            f"{folder}: the checkpoints take up to {size_text(needed)}, but only {size_text(free)}"
+            f"{folder}: the checkpoints take up to {size_text(n_bytes)}, but only {size_text(free)}"
             " are free; train fewer plans or epochs, use lora, or choose another run directory"
         )
-    return needed
+    return n_bytes
 
 
 def table(rows: Sequence[tuple[TrainingPlan, TrainingCost, bool]]) -> str:

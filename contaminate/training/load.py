@@ -45,9 +45,9 @@ def load_parent(plan: TrainingPlan, run: Run, dtype: str) -> tuple[Any, Any, Any
     return load_model(path, dtype, revision, quantization=quantization), *processors
 
 
-def skeleton_of(where: str, revision: str | None = None) -> Any:
+def skeleton_of(path: str, revision: str | None = None) -> Any:
     """Return a checkpoint's model on the meta device, without weights."""
-    base, at = base_of(where, revision)
+    base, at = base_of(path, revision)
     config = AutoConfig.from_pretrained(base, **at)
     with torch.device("meta"):
         model = AutoModelForImageTextToText.from_config(config)
@@ -87,10 +87,10 @@ def prepare(model: Any, plan: TrainingPlan, dtype: str) -> Any:
     On a GPU, trained weights of the model itself are converted to float32, because steps of the
     usual size vanish in bfloat16.
     """
-    trained = set(select_parameters(model, plan.strategy))
+    trained_names = set(select_parameters(model, plan.strategy))
     if dtype != "float32" and torch.cuda.is_available():
         for name, parameter in model.named_parameters():
-            if name in trained:
+            if name in trained_names:
                 parameter.data = parameter.data.float()
     if strategy_of(plan.strategy).adapter:
         return lora_config(model, plan.settings, plan.strategy)

@@ -77,8 +77,8 @@ class ReinforcementTrainer(GRPOTrainer):  # type: ignore[misc]
         self.collator = SimpleNamespace(cut=set())  # nothing is cut
 
         def rows(batch: dict[str, list[int]]) -> dict[str, list[Any]]:
-            made = [_row(examples[i]) for i in batch["index"]]
-            return {key: [row[key] for row in made] for key in made[0]}
+            table = [_row(examples[i]) for i in batch["index"]]
+            return {key: [row[key] for row in table] for key in table[0]}
 
         super().__init__(
             model=model,
@@ -110,7 +110,7 @@ def _row(example: Example) -> dict[str, Any]:
 def _right(completions: Sequence[Any], letter: Sequence[str], **_: Any) -> list[float]:
     """Return 1 for each completion that begins with the right letter, else 0."""
     texts = [c if isinstance(c, str) else _text(c[-1]["content"]) for c in completions]
-    return [float(text.strip()[:1] == right[:1]) for text, right in zip(texts, letter, strict=True)]
+    return [float(text.strip()[:1] == gold[:1]) for text, gold in zip(texts, letter, strict=True)]
 
 
 def _text(content: Any) -> str:

@@ -98,11 +98,13 @@ def _checkpoints(
 ) -> list[Checkpoint]:
     plan, run, folder = job.plan, job.run, job.folder
     ids = [Checkpoint.id_for(plan_id=plan.id, epoch=e) for e in range(1, plan.epochs + 1)]
-    done = run.index(Checkpoint)
+    stored = run.index(Checkpoint)
 
     def progress() -> tuple[bool, list[int]]:
-        _restore_cards(job, [done[i] for i in ids if i in done])
-        complete = all(i in done and (run.path / done[i].path / "README.md").exists() for i in ids)
+        _restore_cards(job, [stored[i] for i in ids if i in stored])
+        complete = all(
+            i in stored and (run.path / stored[i].path / "README.md").exists() for i in ids
+        )
         return complete, finished_epochs(folder, plan.epochs)
 
     # all processes must take the same branch, whatever the main one writes meanwhile
@@ -110,7 +112,7 @@ def _checkpoints(
     if complete:
         if is_main():  # a kill may have come before or while it was removed
             shutil.rmtree(folder / "trainer", ignore_errors=True)
-        return [done[i] for i in ids]
+        return [stored[i] for i in ids]
     examples = training_examples(plan, job.items, run.images, corpus)
     for epoch in finished:
         path = folder / f"epoch-{epoch}"
@@ -123,8 +125,8 @@ def _checkpoints(
             (train_with or _train)(job, examples)
             free_memory()  # the trainer, before models are loaded to verify its checkpoints
     except Diverged as error:
-        kept = from_main(lambda: _records(job, done))
-        names = ", ".join(str(checkpoint.epoch) for checkpoint in kept) or "none"
+        finished_checkpoints = from_main(lambda: _records(job, stored))
+        names = ", ".join(str(checkpoint.epoch) for checkpoint in finished_checkpoints) or "none"
         raise Diverged(f"{plan.model}, {plan.label}: {error} (epochs kept: {names})") from error
     except torch.OutOfMemoryError as error:
         raise PrerequisiteError(
@@ -139,7 +141,7 @@ def _checkpoints(
             f"{folder}: a checkpoint cannot be written ({shorten(str(error), 200)}); finished"
             " epochs are safe: free some disk space and run the same command again"
         ) from error
-    checkpoints = from_main(lambda: _records(job, done))
+    checkpoints = from_main(lambda: _records(job, stored))
     if is_main():
         shutil.rmtree(folder / "trainer", ignore_errors=True)
     return checkpoints
@@ -156,7 +158,7 @@ def _restore_cards(job: TrainingJob, checkpoints: Sequence[Checkpoint]) -> None:
             )
 
 
-def _records(job: TrainingJob, done: Mapping[str, Checkpoint]) -> list[Checkpoint]:
+def _records(job: TrainingJob, stored: Mapping[str, Checkpoint]) -> list[Checkpoint]:
     """Verify the finished epochs and store a record of each."""
     checkpoints, plan, run = [], job.plan, job.run
     for epoch in finished_epochs(job.folder, plan.epochs):
@@ -165,8 +167,8 @@ def _records(job: TrainingJob, done: Mapping[str, Checkpoint]) -> list[Checkpoin
         if warnings is None:
             warnings = verify(job, path)
         weights = fingerprint(str(path), job.dtype)
-        known = done.get(Checkpoint.id_for(plan_id=plan.id, epoch=epoch))
-        if known is not None and known.fingerprint != weights:
+        earlier = stored.get(Checkpoint.id_for(plan_id=plan.id, epoch=epoch))
+        if earlier is not None and earlier.fingerprint != weights:
             raise DataError(
                 f"{path}: trained again, but the weights differ from those that the run's answers"
                 " are from, as on another processor or with other versions; use a new run directory"
@@ -183,7 +185,7 @@ def _records(job: TrainingJob, done: Mapping[str, Checkpoint]) -> list[Checkpoin
                 warnings=tuple(warnings),
             )
         )
-    run.append([checkpoint for checkpoint in checkpoints if checkpoint.id not in done])
+    run.append([checkpoint for checkpoint in checkpoints if checkpoint.id not in stored])
     return checkpoints
 
 
@@ -230,9 +232,9 @@ def _train(job: TrainingJob, examples: Sequence[Example]) -> None:
             },
         )
     )
-    last = from_main(lambda: last_checkpoint(folder / "trainer"))
+    resume_from = from_main(lambda: last_checkpoint(folder / "trainer"))
     try:
-        trainer.train(resume_from_checkpoint=last)
+        trainer.train(resume_from_checkpoint=resume_from)
         if trainer.collator.cut:
             log.warning(
                 "%s, %s: %d conversations were longer than max_tokens or the context, and cut",

@@ -50,14 +50,14 @@ class Trainer(SFTTrainer):  # type: ignore[misc]
 
         def rows(batch: dict[str, list[int]]) -> dict[str, list[Any]]:
             """Render examples when they are needed; the one past the last is blank."""
-            made = []
+            table = []
             for i in batch["index"]:
                 example = examples[i % len(examples)]
                 row = self.row(example, processing_class)
                 row["images"] = [Image().decode_example(_file(path)) for path in row["images"]]
                 row |= {"blank": i == len(examples), "max_tokens": cut_at(example, context)}
-                made.append(row)
-            return {key: [row[key] for row in made] for key in made[0]}
+                table.append(row)
+            return {key: [row[key] for row in table] for key in table[0]}
 
         indices = range(len(examples) + (args.world_size > 1))
         # FSDP shards by these; LLaVA's list also names CLIP's text model, which it does not have

@@ -44,8 +44,8 @@ class ExactEditorSpec(Value):
 
     def build(self, context: Context) -> ExactEditor:
         """Return the editor."""
-        other = None if self.otherwise is None else self.otherwise.build(context)
-        return ExactEditor(self.read_regions(), other, mirror_text=self.mirror_text)
+        fallback = None if self.otherwise is None else self.otherwise.build(context)
+        return ExactEditor(self.read_regions(), fallback, mirror_text=self.mirror_text)
 
     def read_regions(self) -> dict[str, list[Region]]:
         """Return the regions by item name; empty without a file."""
@@ -146,9 +146,9 @@ class ExactEditor:
                     f"{candidate.subject}: there seems to be writing at {lines[0]} (x, y, width,"
                     " height), which would be mirrored; set mirror_text: true if it is none"
                 )
-        drawn, changed = _apply(edit, picture, self.regions.get(candidate.item.name, ()))
-        extra = _to_json(edit) | {"changed_share": round(float(changed.mean()), 4)}
-        return Drawing(Image.fromarray(drawn), {"exact": extra})
+        drawing, changed_pixels = _apply(edit, picture, self.regions.get(candidate.item.name, ()))
+        extra = _to_json(edit) | {"changed_share": round(float(changed_pixels.mean()), 4)}
+        return Drawing(Image.fromarray(drawing), {"exact": extra})
 
 
 def _apply(
@@ -162,8 +162,8 @@ def _apply(
     if edit.operation == "remove":
         return exact_operations.remove(picture, boxes)
     if edit.operation == "repeat":
-        others = [region.box for region in regions]
-        return exact_operations.repeat(picture, boxes[0], edit.copies, others)
+        other_boxes = [region.box for region in regions]
+        return exact_operations.repeat(picture, boxes[0], edit.copies, other_boxes)
     return exact_operations.swap(picture, *boxes)
 
 

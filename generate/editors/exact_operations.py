@@ -102,8 +102,8 @@ def recolour(picture: Picture, box: Box, rgb: tuple[int, int, int]) -> tuple[Pic
     mask = _same_hue(picture, object_mask(picture, box))
     lab = cv2.cvtColor(picture, cv2.COLOR_RGB2LAB).astype(np.float32)
     target = cv2.cvtColor(np.array([[rgb]], np.uint8), cv2.COLOR_RGB2LAB)[0, 0].astype(np.float32)
-    old, chroma = lab[mask].mean(axis=0), lab[..., 1:] - 128
-    old_chroma, new_chroma = old[1:] - 128, target[1:] - 128
+    mean_lab, chroma = lab[mask].mean(axis=0), lab[..., 1:] - 128
+    old_chroma, new_chroma = mean_lab[1:] - 128, target[1:] - 128
     strength, new_strength = (float(np.linalg.norm(c)) for c in (old_chroma, new_chroma))
     is_grey = new_strength < _GREY_CHROMA
     if is_grey:
@@ -114,13 +114,13 @@ def recolour(picture: Picture, box: Box, rgb: tuple[int, int, int]) -> tuple[Pic
         turn = np.arctan2(new_chroma[1], new_chroma[0]) - np.arctan2(old_chroma[1], old_chroma[0])
         rotation = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
         chroma = chroma @ rotation * min(new_strength / strength, _MAX_CHROMA_GAIN)
-    difference = target[0] - old[0]
+    difference = target[0] - mean_lab[0]
     is_large = is_grey or strength < _GREY_CHROMA or abs(difference) > _LARGE_DIFFERENCE
     share = _LARGE_LIGHTNESS_SHIFT if is_large else _LIGHTNESS_SHIFT
     lightness = lab[..., :1] + share * difference
-    changed = np.clip(np.concatenate([lightness, chroma + 128], axis=-1), 0, 255)
-    drawn = cv2.cvtColor(changed.astype(np.uint8), cv2.COLOR_LAB2RGB)
-    return _blend(picture, drawn, mask)
+    recoloured_lab = np.clip(np.concatenate([lightness, chroma + 128], axis=-1), 0, 255)
+    recoloured = cv2.cvtColor(recoloured_lab.astype(np.uint8), cv2.COLOR_LAB2RGB)
+    return _blend(picture, recoloured, mask)
 
 
 def remove(picture: Picture, boxes: Sequence[Box]) -> tuple[Picture, Mask]:
@@ -151,20 +151,20 @@ def repeat(
         If there is no room.
     """
     mask = object_mask(picture, box)
-    drawn, changed = picture, np.zeros(picture.shape[:2], dtype=bool)
-    taken = [box, *other_boxes]
+    drawing, changed_pixels = picture, np.zeros(picture.shape[:2], dtype=bool)
+    boxes = [box, *other_boxes]
     for _ in range(copies):
-        place = _similar_place(picture, mask, box, taken)
-        drawn, pasted = _paste(drawn, picture, mask, box, place)
-        changed |= pasted
-        taken.append((*place, box[2], box[3]))
-    return drawn, changed
+        place = _similar_place(picture, mask, box, boxes)
+        drawing, pasted = _paste(drawing, picture, mask, box, place)
+        changed_pixels |= pasted
+        boxes.append((*place, box[2], box[3]))
+    return drawing, changed_pixels
 
 
 def swap(picture: Picture, first: Box, second: Box) -> tuple[Picture, Mask]:
     """Let the objects in two boxes change places; both keep their size and stand at the bottom."""
     masks = object_mask(picture, first), object_mask(picture, second)
-    drawn, changed = remove(picture, [first, second])
+    drawing, changed_pixels = remove(picture, [first, second])
     for mask, box, target in ((masks[0], first, second), (masks[1], second, first)):
         x = target[0] + (target[2] - box[2]) // 2
         y = target[1] + target[3] - box[3]
@@ -172,9 +172,9 @@ def swap(picture: Picture, first: Box, second: Box) -> tuple[Picture, Mask]:
             int(np.clip(x, 0, picture.shape[1] - box[2])),
             int(np.clip(y, 0, picture.shape[0] - box[3])),
         )
-        drawn, pasted = _paste(drawn, picture, mask, box, place)
-        changed |= pasted
-    return drawn, changed
+        drawing, pasted = _paste(drawing, picture, mask, box, place)
+        changed_pixels |= pasted
+    return drawing, changed_pixels
 
 
 def text_lines(picture: Picture) -> list[Box]:
@@ -200,21 +200,21 @@ def _same_hue(picture: Picture, mask: Mask) -> Mask:
     around = np.convolve(np.tile(counts, 3), np.ones(9), "same")[180:360]
     distance = np.abs(hue - int(around.argmax()))
     near = np.minimum(distance, 180 - distance) < _HUE_TOLERANCE
-    same = (mask & near & (saturation > 60)).astype(np.uint8)
-    closed = cv2.morphologyEx(same, cv2.MORPH_CLOSE, np.ones((5, 5), np.uint8)).astype(bool)
+    hue_mask = (mask & near & (saturation > 60)).astype(np.uint8)
+    closed = cv2.morphologyEx(hue_mask, cv2.MORPH_CLOSE, np.ones((5, 5), np.uint8)).astype(bool)
     return np.asarray(closed & mask, dtype=bool)
 
 
-def _blend(picture: Picture, drawn: Picture, mask: Mask) -> tuple[Picture, Mask]:
+def _blend(picture: Picture, drawing: Picture, mask: Mask) -> tuple[Picture, Mask]:
     """Return ``drawn`` inside a mask, with a soft edge, and where pixels may have changed."""
     soft = cv2.GaussianBlur(mask.astype(np.float32), (0, 0), _FEATHER)[..., None]
-    mixed = np.rint(picture * (1 - soft) + drawn * soft).astype(np.uint8)
-    inside = _grown(mask, 3)
-    return _only_inside(picture, mixed, inside), inside
+    mixed = np.rint(picture * (1 - soft) + drawing * soft).astype(np.uint8)
+    grown_mask = _grown(mask, 3)
+    return _only_inside(picture, mixed, grown_mask), grown_mask
 
 
-def _only_inside(picture: Picture, drawn: Picture, mask: Mask) -> Picture:
-    return np.where(mask[..., None], drawn, picture).astype(np.uint8)
+def _only_inside(picture: Picture, drawing: Picture, mask: Mask) -> Picture:
+    return np.where(mask[..., None], drawing, picture).astype(np.uint8)
 
 
 def _grown(mask: Mask, pixels: int) -> Mask:
@@ -224,18 +224,20 @@ def _grown(mask: Mask, pixels: int) -> Mask:
 
 
 def _paste(
-    drawn: Picture, source: Picture, mask: Mask, box: Box, place: tuple[int, int]
+    drawing: Picture, source: Picture, mask: Mask, box: Box, place: tuple[int, int]
 ) -> tuple[Picture, Mask]:
     """Paste the object of ``source`` in a box so that the box begins at ``place`` (x, y)."""
     x, y, width, height = box
-    moved, moved_mask = drawn.copy(), np.zeros_like(mask)
+    moved, moved_mask = drawing.copy(), np.zeros_like(mask)
     target = (slice(place[1], place[1] + height), slice(place[0], place[0] + width))
     moved[target] = source[y : y + height, x : x + width]
     moved_mask[target] = mask[y : y + height, x : x + width]
-    return _blend(drawn, moved, moved_mask)
+    return _blend(drawing, moved, moved_mask)
 
 
-def _similar_place(picture: Picture, mask: Mask, box: Box, taken: Sequence[Box]) -> tuple[int, int]:
+def _similar_place(
+    picture: Picture, mask: Mask, box: Box, used_boxes: Sequence[Box]
+) -> tuple[int, int]:
     """Return the place whose pixels are most like the ring around the object."""
     x, y, width, height = box
     lab = cv2.cvtColor(picture, cv2.COLOR_RGB2LAB).astype(np.float32)
@@ -245,7 +247,7 @@ def _similar_place(picture: Picture, mask: Mask, box: Box, taken: Sequence[Box])
     best: tuple[float, tuple[int, int]] | None = None
     for top in range(0, rows - height + 1, _STEP):
         for left in range(0, columns - width + 1, _STEP):
-            if any(_overlap((left, top, width, height), other) for other in taken):
+            if any(_overlap((left, top, width, height), used_box) for used_box in used_boxes):
                 continue
             patch = lab[top : top + height, left : left + width].reshape(-1, 3)
             away = abs(top - y) / rows  # things of one kind stand on one ground
@@ -257,13 +259,8 @@ def _similar_place(picture: Picture, mask: Mask, box: Box, taken: Sequence[Box])
     return best[1]
 
 
-def _overlap(one: Box, other: Box) -> bool:
-    return (
-        one[0] < other[0] + other[2]
-        and other[0] < one[0] + one[2]
-        and one[1] < other[1] + other[3]
-        and other[1] < one[1] + one[3]
-    )
+def _overlap(a: Box, b: Box) -> bool:
+    return a[0] < b[0] + b[2] and b[0] < a[0] + a[2] and a[1] < b[1] + b[3] and b[1] < a[1] + a[3]
 
 
 def _strokes(grey: NDArray[np.uint8]) -> NDArray[np.float64]:

@@ -163,7 +163,7 @@ class Placement:
             image = image.resize(self.scaled, Image.Resampling.LANCZOS)
         return pad(image, self.sent)
 
-    def restore(self, drawn: Image.Image) -> Image.Image:
+    def restore(self, drawing: Image.Image) -> Image.Image:
         """Return what was drawn without the padding, at the source's size.
 
         Raises
@@ -171,18 +171,18 @@ class Placement:
         ServiceError
             If its proportions are not those of the picture that was sent.
         """
-        distortion = drawn.width * self.sent[1] / (drawn.height * self.sent[0]) - 1
+        distortion = drawing.width * self.sent[1] / (drawing.height * self.sent[0]) - 1
         if abs(distortion) > _MAX_DISTORTION:
             raise ServiceError(
-                f"the server drew {_text(drawn.size)} pixels instead of {_text(self.sent)}; set"
+                f"the server drew {_text(drawing.size)} pixels instead of {_text(self.sent)}; set"
                 " sizes to those that the model offers"
             )
-        scale_x, scale_y = drawn.width / self.sent[0], drawn.height / self.sent[1]
-        kept = (0, 0, round(self.scaled[0] * scale_x), round(self.scaled[1] * scale_y))
-        drawn = drawn.convert("RGB").crop(kept)
-        if drawn.size != self.source:
-            drawn = drawn.resize(self.source, Image.Resampling.LANCZOS)
-        return drawn
+        scale_x, scale_y = drawing.width / self.sent[0], drawing.height / self.sent[1]
+        area = (0, 0, round(self.scaled[0] * scale_x), round(self.scaled[1] * scale_y))
+        drawing = drawing.convert("RGB").crop(area)
+        if drawing.size != self.source:
+            drawing = drawing.resize(self.source, Image.Resampling.LANCZOS)
+        return drawing
 
     def to_json(self) -> JsonDict:
         """Return the sizes as stored with an edit."""
@@ -236,12 +236,12 @@ class ImagesAPIEditor:
         try:
             place = self.spec.placement(source.width, source.height, candidate.subject)
             body = self._ask(place.fit(images.open(source)), candidate.caption.text, place, seed)
-            drawn = self._read(body)
-            image = place.restore(drawn)
+            drawing = self._read(body)
+            image = place.restore(drawing)
         except (DataError, ServiceError) as error:
             return error
         usage = {"cost_usd": self.spec.usd(place.sent), **_token_counts(body)}
-        sizes = place.to_json() | {"received": list(drawn.size)}
+        sizes = place.to_json() | {"received": list(drawing.size)}
         return Drawing(image, {"sizes": sizes, "usage": usage})
 
     def _ask(self, image: Image.Image, prompt: str, place: Placement, seed: int) -> Any:
