@@ -37,6 +37,7 @@ class KeptRow:
     item_id: str
     image_sha256: str
     decided_by: str = ""
+    edit_id: str = ""
 
 
 def read_kept(path: Path) -> list[KeptRow]:
@@ -58,7 +59,12 @@ def read_kept(path: Path) -> list[KeptRow]:
         if item_id in rows_by_id:
             problems.append(f"line {line}: {name} is listed twice")
         rows_by_id[item_id] = KeptRow(
-            line, name, item_id, row["image_sha256"], row.get("decided_by") or ""
+            line,
+            name,
+            item_id,
+            row["image_sha256"],
+            row.get("decided_by") or "",
+            row.get("edit_id") or "",
         )
     _refuse(path, problems)
     return list(rows_by_id.values())

@@ -172,7 +172,7 @@ def filtered_in(run: Run) -> list[Candidate]:
         if not path.exists():
             return []
         edit_ids |= {item_id: edit for item_id, edit in read_columns(path, "item_id", "edit_id")}
-    return _candidates(run, edit_ids)
+    return candidates_of(run, edit_ids)
 
 
 def edited_in(run: Run) -> list[Candidate]:
@@ -186,10 +186,10 @@ def edited_in(run: Run) -> list[Candidate]:
         caption = captions.get(edit.caption_id)
         if caption and caption.flip_id in flips:
             newest[flips[caption.flip_id].item_id] = edit.id
-    return _candidates(run, newest)
+    return candidates_of(run, newest)
 
 
-def _candidates(run: Run, edit_ids: Mapping[str, str]) -> list[Candidate]:
+def candidates_of(run: Run, edit_ids: Mapping[str, str]) -> list[Candidate]:
     """Return the items that are named, each with its edit and what led to it."""
     flips, captions, edits = run.index(Flip), run.index(Caption), run.index(Edit)
     candidates = []

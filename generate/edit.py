@@ -30,6 +30,10 @@ class EditStage:
     known_settings : mapping of str to dict, optional
         Settings that name a library's version, as `versioned_settings` returns them: these edits
         keep their ids.
+    attempt : int
+        Each attempt has a seed of its own; that of attempt 0 does not depend on there being others.
+    step : str
+        What this attempt changes, stored with the edit.
     """
 
     name = "edit"
@@ -41,9 +45,15 @@ class EditStage:
         images: ImageStore,
         seed: int = 0,
         known_settings: Mapping[str, JsonDict] | None = None,
+        *,
+        attempt: int = 0,
+        step: str = "",
     ) -> None:
         self.editor, self.images, self.seed = editor, images, seed
         self.known, self.versions = known_settings or {}, versions()
+        self.attempt, self.step = attempt, step
+        if attempt:
+            self.name = f"edit, attempt {attempt + 1}"
 
     def id_of(self, candidate: Candidate) -> str:
         """Return the id of the candidate's edit."""
@@ -70,12 +80,15 @@ class EditStage:
             image = self.images.put_image(drawing.image, candidate.subject)
             likeness = similarity(self.images.open(source), drawing.image).to_json()
             extra = drawing.extra | {"similarity": likeness}
+            if self.attempt:
+                extra |= {"attempt": self.attempt, "step": self.step}
             key = self._key(candidate)
             out.append(Edit(**key, image=image, extra=extra, versions=self.versions))
         return out
 
     def _seed(self, candidate: Candidate) -> int:
-        return int(generator(self.seed, candidate.item.id, "edit").integers(2**63))
+        purpose = f"edit, attempt {self.attempt}" if self.attempt else "edit"
+        return int(generator(self.seed, candidate.item.id, purpose).integers(2**63))
 
     def _key(self, candidate: Candidate) -> dict[str, Any]:
         caption = candidate.caption

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast, get_args
 
 import yaml
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from flipbench.benchmarks import HuggingFaceSpec, JsonlSpec, PairsSpec, TsvSpec
 from flipbench.benchmarks import ShapesSpec as ShapesSpec
@@ -59,6 +59,50 @@ class PictureConfig(Value):
         return f"chosen by {self.model or 'the captioner'}"
 
 
+class AttemptStep(Value):
+    """What is changed when an edit is tried again, besides the seed."""
+
+    caption: bool = False
+    """The caption is written again, with the judges' reason."""
+    answer: bool = False
+    """Another new answer is drawn, and captioned."""
+    editor: EditorSpec | None = None
+    """Changes to generate.editor, e.g. {settings: {control_weight: 0.6}}; or another editor, with
+    its kind."""
+
+    def __str__(self) -> str:
+        """Return the step for people."""
+        parts = ["other answer"] if self.answer else ["caption again"] if self.caption else []
+        return ", ".join([*parts, *(["other editor"] if self.editor else [])]) or "other seed"
+
+
+class AttemptsConfig(Value):
+    """Edits that are rejected or doubtful are tried again; nothing else is."""
+
+    n: int = Field(default=1, ge=1, le=50)
+    """Most attempts for an item, the first included."""
+    judges: tuple[JudgeSpec, ...] = ()
+    """Who decides whether to try again. Trying again searches for their mistakes, so filter.judges,
+    or people, have to be others."""
+    policy: Policy = Policy()
+    """How their verdicts become a decision."""
+    steps: tuple[AttemptStep, ...] = (AttemptStep(),)
+    """What the second attempt changes, the third, and so on; the last is repeated."""
+    max_usd: float | None = Field(default=None, gt=0)
+    """No further attempt begins once captions, edits and verdicts of the run have cost this much,
+    by the configured prices."""
+    stop_after: int = Field(default=40, ge=1)
+    """No further attempt begins if this many edits or more were judged and none was kept."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.n > 1 and not self.judges:
+            raise ValueError("name the judges that decide whether an edit is tried again")
+        if not self.steps:
+            raise ValueError("steps is empty; [{}] tries other seeds")
+        return self
+
+
 class GenerateConfig(Value):
     """How perturbed versions are generated."""
 
@@ -71,8 +115,42 @@ class GenerateConfig(Value):
     captioner: CaptionerSpec = Field(default="shapes", validate_default=True)
     editor: EditorSpec = Field(default="shapes", validate_default=True)
     picture: PictureConfig = PictureConfig()
+    attempts: AttemptsConfig = AttemptsConfig()
     batch_size: int = Field(default=16, ge=1)
     """Items between two writes to disk."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_steps(cls, data: Any) -> Any:
+        """Complete the editors of attempts, which may name only what differs from the editor."""
+        attempts = data.get("attempts") if isinstance(data, Mapping) else None
+        steps = attempts.get("steps") if isinstance(attempts, Mapping) else None
+        if not isinstance(attempts, Mapping) or not isinstance(steps, list | tuple):
+            return data
+        editor = data.get("editor", "shapes")
+        if isinstance(editor, BaseModel):
+            editor = editor.model_dump(mode="json")
+        base = {"kind": editor} if isinstance(editor, str) else editor
+        completed = [
+            {**step, "editor": _merged(base, step["editor"])}
+            if isinstance(step, Mapping) and isinstance(step.get("editor"), Mapping)
+            else step
+            for step in steps
+        ]
+        return {**data, "attempts": {**attempts, "steps": completed}}
+
+
+def _merged(base: Any, changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an editor with changes; one of another kind replaces it."""
+    if not isinstance(base, Mapping) or changes.get("kind", base.get("kind")) != base.get("kind"):
+        return changes
+    merged: dict[str, Any] = dict(base)
+    for name, value in changes.items():
+        if isinstance(merged.get(name), Mapping) and isinstance(value, Mapping):
+            merged[name] = merged[name] | value
+        else:
+            merged[name] = value
+    return merged
 
 
 class FilterConfig(Value):
@@ -334,6 +412,16 @@ class Config(Value):
         if isinstance(run, str) and not run.strip():
             raise ValueError("name the folder, e.g. runs/first")
         return run
+
+    @model_validator(mode="after")
+    def _has_another_final_rater(self) -> Self:
+        attempts, judges = self.generate.attempts, self.filter.judges
+        if attempts.n > 1 and judges and all(judge in attempts.judges for judge in judges):
+            raise ValueError(
+                "generate.attempts searches for the mistakes of its judges, so filter.judges must"
+                " name another one ([] if people judge)"
+            )
+        return self
 
     def to_yaml(self) -> str:
         """Return the resolved configuration as YAML that loads to an equal one."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from pydantic import Field
@@ -89,18 +88,35 @@ class APICaptioner:
         prompt: str | Path = DEFAULT_PROMPT,
         counterfactual_prompt: str | Path = PROPOSING_PROMPT,
     ) -> None:
-        self.chat, self.counterfactual_prompt = chat, counterfactual_prompt
+        self.chat, self.prompt_path = chat, prompt
+        self.counterfactual_prompt = counterfactual_prompt
         self.prompt_file = caption_prompt(prompt)
         self.name = chat.name
         self.prompt = self.prompt_file.id
         self.settings = dict(chat.settings)
+        self._notes: Mapping[str, str] = {}
 
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[CaptionText | Exception]:
         """Describe a batch, in order."""
-        request = partial(caption_request, self.prompt_file)
-        return ask_each(self.chat, candidates, images, request, _caption)
+        return ask_each(self.chat, candidates, images, self._request, _caption)
+
+    def rewriting(self, attempt: int, notes: Mapping[str, str]) -> APICaptioner:
+        """Return the captioner of a later attempt, which is told what was wrong before.
+
+        ``notes`` are by item id. The attempt, not the notes, is part of the captions' ids: they
+        follow from what is stored.
+        """
+        other = APICaptioner(self.chat, self.prompt_path, self.counterfactual_prompt)
+        other.settings = self.settings | {"attempt": attempt}
+        other._notes = notes
+        return other
+
+    def _request(self, candidate: Candidate) -> ChatRequest:
+        request = caption_request(self.prompt_file, candidate)
+        note = self._notes.get(candidate.item.id)
+        return replace(request, text=f"{request.text}\n\n{note}") if note else request
 
     def release(self) -> None:
         """Free a local model's weights."""

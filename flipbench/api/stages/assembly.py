@@ -23,7 +23,7 @@ from flipbench.config.experiment import (
     ModelUnderTestConfig,
     ShapesSpec,
 )
-from flipbench.config.kinds import Context, JudgeSpec
+from flipbench.config.kinds import Context, EditorSpec, JudgeSpec
 from flipbench.config.trust import note_trusted, settings_to_trust
 from flipbench.contaminate.data.regimes import RegimeData
 from flipbench.contaminate.plan import expand
@@ -243,6 +243,11 @@ class Assembly:
     def editor(self) -> Editor:
         """Redraws the images."""
         editor: Editor = self.config.generate.editor.build(self._context)
+        return editor
+
+    def build_editor(self, spec: EditorSpec) -> Editor:
+        """Return the editor of a later attempt."""
+        editor: Editor = spec.build(self._context)
         return editor
 
     @cached_property

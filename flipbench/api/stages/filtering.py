@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.attempts import write_attempts
 from flipbench.api.stages.backends import api_cost, batch_size_for, missing_key
 from flipbench.api.stages.generation import generate, n_made, plan_generation
 from flipbench.api.stages.phases import memory_plan
@@ -23,7 +24,13 @@ from flipbench.core.records import Verdict
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
 from flipbench.filters.kept_list import listed_items, read_kept, select_kept
-from flipbench.filters.pipeline import keep_valid, raters_text, unjudged
+from flipbench.filters.pipeline import (
+    FOLDER,
+    candidates_of,
+    keep_valid,
+    raters_text,
+    unjudged,
+)
 from flipbench.models.chat.cost import Spent
 
 log = logging.getLogger(__name__)
@@ -64,17 +71,26 @@ def judge(
     made_by = _made_by(assembly.config.seed, candidates) | benchmark.made_by
     benchmark = replace(benchmark, made_by=made_by)
     benchmark.save(assembly.benchmark_folder)
+    if (assembly.run.path / FOLDER / "attempts.csv").exists():
+        write_attempts(assembly, benchmark)
     return benchmark, reports
 
 
 def rebuild_kept(assembly: Assembly, kept: Path) -> tuple[PairedBenchmark, list[StageReport]]:
     """Make exactly the pairs of a kept list, without consulting rules or judges.
 
-    Only listed items that the run lacks are captioned and drawn.
+    Only listed edits that the run lacks are captioned and drawn, whichever attempts they are.
     """
-    candidates, reports = generate(assembly, listed_items(kept, assembly.items))
+    rows = read_kept(kept)
+    edit_ids = {row.item_id: row.edit_id for row in rows if row.edit_id}
+    in_run = [c for c in candidates_of(assembly.run, edit_ids) if c.edit]
+    held = {candidate.item.id for candidate in in_run}
+    missing = [item for item in listed_items(kept, assembly.items) if item.id not in held]
+    ids = set(edit_ids.values())
+    drawn, reports = generate(assembly, missing, ids) if missing else ([], [])
+    candidates = [*in_run, *drawn]
     candidates_kept = select_kept(kept, candidates, assembly.run.images)
-    raters = {row.item_id: row.decided_by for row in read_kept(kept)}
+    raters = {row.item_id: row.decided_by for row in rows}
     names = {name for text in raters.values() for name in text.split("; ") if name}
     judged_by = {"raters": raters_text(names, assembly.run)} if names else {}
     listed_as = f"{kept.name}, sha256 {hashlib.sha256(kept.read_bytes()).hexdigest()[:12]}"

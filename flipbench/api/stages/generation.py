@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from flipbench.api.stages.assembly import Assembly
+from flipbench.api.stages.attempts import check_keys, redraw_listed, try_rejected_again
 from flipbench.api.stages.backends import (
     api_cost,
     batch_size_for,
@@ -25,9 +26,14 @@ log = logging.getLogger(__name__)
 
 
 def generate(
-    assembly: Assembly, items: Sequence[Item] | None = None
+    assembly: Assembly,
+    items: Sequence[Item] | None = None,
+    listed: Collection[str] | None = None,
 ) -> tuple[list[Candidate], list[StageReport]]:
     """Flip, caption and edit ``items``, by default all; a worker its share of them.
+
+    With several attempts, the edits are judged, and those that are not kept tried again; with the
+    ids of ``listed`` edits, or in a rebuild, only listed attempts are drawn, and nobody judges.
 
     Captions from a chat model on this machine are shared out like edits; a captioner behind a
     server is asked by the main process alone. The captioner's memory is freed before the editor is
@@ -35,6 +41,8 @@ def generate(
     """
     items, run = assembly.items if items is None else items, assembly.run
     spec, generator, workers = assembly.config.generate, assembly.generator, assembly.workers
+    if listed is None and workers.share is None:
+        check_keys(assembly)
     error = missing_key(spec.captioner) if generator.asks else None
     if error and any(c.caption is None for c in generator.progress(items)):
         raise error
@@ -58,7 +66,18 @@ def generate(
         workers.start("generate", Edit, n_left, "edit")
     candidates, edit_reports = generator.edit(candidates, options, workers.share)
     release(assembly.editor)
-    return candidates, [*flip_reports, *choice_reports, *caption_reports, *edit_reports]
+    reports = [*flip_reports, *choice_reports, *caption_reports, *edit_reports]
+    if spec.attempts.n > 1:
+        if listed is None and generator.expected:
+            listed = {Edit.id_for(**made_of) for made_of in generator.expected}
+        if listed is not None:
+            candidates, more = redraw_listed(assembly, candidates, listed)
+        elif workers.share is None:
+            candidates, more = try_rejected_again(assembly, candidates)
+        else:  # a worker, which draws only first attempts
+            more = []
+        reports += more
+    return candidates, reports
 
 
 def letters_left_out(left_out: Sequence[Item], n: int) -> str:
@@ -86,6 +105,8 @@ def plan_generation(assembly: Assembly) -> list[str]:
     items = [item for item in items if not flipping.leaves_out(item)]
     n_open = sum(item.options is None and item.name not in new_answers for item in items)
     lines = [*notes, f"would flip, caption and edit {len(items):,} items"]
+    if (n := config.generate.attempts.n) > 1:
+        lines.append(f"  and try those that are not kept again, up to {n - 1} times each")
     if n_open:
         lines.append(f"  {n_open:,} of them are free-form: their new answers are proposed first")
     candidates = [Candidate(item) for item in items]
