@@ -239,7 +239,7 @@ def attempts_table(
         )
         body.append((f"{number + 1}, {step}", added))
     return build_table(
-        "attempts",
+        "added_by_attempt",
         "What each attempt added: the loop's judges keep an edit, the final raters confirm it.",
         "attempt",
         [
