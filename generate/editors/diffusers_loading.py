@@ -114,7 +114,7 @@ class PipelineSpec(Value):
 
     def n_weights(self) -> dict[str, int] | None:
         """Return the number of weights of each part; None if they are not known."""
-        parts = n_weights(self.pipeline, self.revision)
+        parts = n_weights(resolve_path(self.pipeline, "model_index.json"), self.revision)
         if parts is None:
             return None
         return {part: n for part, n in parts.items() if part}  # beside them, a copy in one file

@@ -23,6 +23,7 @@ from flipbench.core.run import Run
 from flipbench.filters.judges.shapes import SceneJudge
 from flipbench.generate.captioners.api import APICaptioner
 from flipbench.models.protocols import JudgeDecision
+from tests.fixtures.command_line import Flipbench
 
 N = 24
 
@@ -253,3 +254,9 @@ def test_an_edit_costs_its_caption_and_verdicts_too(tmp_path: Path) -> None:
         edit = next(run.read(Edit))
         verdict_costs = cost_by_edit(run)
         assert set(verdict_costs.values()) == {0.0} and edit.id in verdict_costs
+
+
+def test_a_dry_run_counts_attempts_and_the_editor_s_memory(flipbench: Flipbench) -> None:
+    config = Path(__file__).parents[2] / "configs" / "generate" / "attempts.yaml"
+    result = flipbench("generate", str(config), "--dry-run")
+    assert result.status == 0 and "up to 3 times each" in result.out and "images: " in result.out
