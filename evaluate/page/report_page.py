@@ -100,15 +100,6 @@ class ReportData:
     replies: Replies = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class DetectorPanel:
-    """One detector on the page: its table, and its figures if its error rates are known."""
-
-    title: str
-    table: Table
-    figure: Figure | None
-
-
 def write_report(data: ReportData, folder: Path) -> Path:
     """Write tables, figures and ``index.html`` into ``folder``; return the page's path.
 
@@ -118,30 +109,27 @@ def write_report(data: ReportData, folder: Path) -> Path:
         If no score belongs to the grid, or an image of the benchmark is missing.
     """
     frame = score_frame(data.scores, data.grid)
-    second_table = other_table(data.grid, frame)
-    tables = [gap_table(data.grid, frame), *([second_table] if second_table else [])]
-    requirements = requirements_table(data.requirements)
+    tables = [gap_table(data.grid, frame), other_table(data.grid, frame)]
+    shown_tables = [table for table in tables if table is not None]
     kinds = {model.clean for model in data.grid if model.dose is not None}
     can_validate = len(kinds) == 2 or any(model.external for model in data.grid)
     validations = validate(data.scores, data.grid) if can_validate else []
     validation = _validation_tables(data, validations)
     folder.mkdir(parents=True, exist_ok=True)
-    _write_tables(data, frame, tables, requirements, folder)
-    write_results(folder / "results.json", _results(data, validations, validation[:1]))
-    if validation:
-        _write_validation(validations, validation, data.notes, folder)
     checks = make_validation_figures(validations, data.grid, data.scores, folder)
     figures = make_figures(data.benchmark, data.grid, data.scores, folder)
     quadrants = quadrant_section(data.grid, data.scores, folder)
     sections = [*([quadrants] if quadrants else []), *data.sections]
-    for section in sections:
-        notes = [*section.notes, *data.notes]
-        _write_markdown(folder / f"{section.key}.md", section.tables, notes)
+    write_tables(data, frame, shown_tables, validation, sections, folder)
+    write_results(folder / "results.json", _results(data, validations, validation[:1]))
+    if validation:
+        csv = writers.frame_csv(validation_frame(validations))
+        write_atomically(folder / "validation.csv", csv)
     explorer = make_explorer(data.benchmark, data.grid, data.scores, frame, data.replies)
     all_figures = [*checks.all, *figures, *(f for s in sections for f in s.figures)]
+    budget = _thumbnail_bytes(data, all_figures, len(explorer.data))
     panels, idle = _detector_panels(data, frame, checks)
     script = "\n".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in _SCRIPTS)
-    budget = _thumbnail_bytes(data, all_figures, len(explorer.data))
     html = (
         environment(_TEMPLATES)
         .get_template("report.html.jinja")
@@ -149,8 +137,8 @@ def write_report(data: ReportData, folder: Path) -> Path:
             title=data.title,
             data=data,
             headline=headline(frame),
-            tables=tables,
-            requirements=requirements if data.requirements else None,
+            tables=shown_tables,
+            requirements=requirements_table(data.requirements) if data.requirements else None,
             validation=validation,
             heats=overview_heats(validations, data.grid, data.scores),
             fifths=FIFTHS,
@@ -170,6 +158,40 @@ def write_report(data: ReportData, folder: Path) -> Path:
         )
     )
     return write_atomically(folder / "index.html", html)
+
+
+def write_tables(
+    data: ReportData,
+    frame: pd.DataFrame,
+    tables: Sequence[Table],
+    validation: Sequence[Table],
+    sections: Sequence[Section],
+    folder: Path,
+) -> None:
+    """Write all tables as Markdown, and the main ones as LaTeX and CSV."""
+    main_tables = [tables[0], *([data.groups] if data.groups else [])]
+    needed = [requirements_table(data.requirements)]
+    head = f"# {markdown_text(data.title)}\n\n{' '.join(headline(frame))}\n"
+    pages: list[tuple[str, str, Sequence[Table], Sequence[str]]] = [
+        ("gap", head, main_tables, ()),
+        ("table", head, [*main_tables, *tables[1:], *data.raters, *data.kept], ()),
+        ("requirements", "", needed, ()),
+        *((table.key, "", [table], ()) for table in validation),
+        *((section.key, "", section.tables, section.notes) for section in sections),
+    ]
+    for name, heading, page_tables, notes in pages:
+        lines = "".join(f"- {note}\n" for note in (*notes, *data.notes))
+        parts = [heading, *map(writers.markdown, page_tables), lines]
+        write_atomically(folder / f"{name}.md", without_html("\n".join(filter(None, parts))))
+    write_atomically(
+        folder / "table.tex", writers.latex_document([*main_tables, *tables[1:]], data.notes)
+    )
+    if validation:
+        latex = writers.latex_document(validation, data.notes)
+        write_atomically(folder / "validation.tex", latex)
+    write_scores_csv(folder / "table.csv", frame)
+    rows = requirements_rows(data.requirements)
+    write_atomically(folder / "requirements.csv", writers.records_csv(rows))
 
 
 def headline(frame: pd.DataFrame) -> list[str]:
@@ -253,37 +275,13 @@ def _results(
     )
 
 
-def _write_tables(
-    data: ReportData,
-    frame: pd.DataFrame,
-    tables: Sequence[Table],
-    requirements: Table,
-    folder: Path,
-) -> None:
-    head = f"# {markdown_text(data.title)}\n\n{' '.join(headline(frame))}\n"
-    main_tables = [tables[0], *([data.groups] if data.groups else [])]
-    minor_tables = [*tables[1:], *data.raters, *data.kept]
-    _write_markdown(folder / "gap.md", main_tables, data.notes, head)
-    _write_markdown(folder / "table.md", [*main_tables, *minor_tables], data.notes, head)
-    latex = writers.latex_document([*main_tables, *tables[1:]], data.notes)
-    write_atomically(folder / "table.tex", latex)
-    _write_markdown(folder / "requirements.md", [requirements], data.notes)
-    write_scores_csv(folder / "table.csv", frame)
-    rows = requirements_rows(data.requirements)
-    write_atomically(folder / "requirements.csv", writers.records_csv(rows))
-
-
-def _write_markdown(
-    path: Path, tables: Sequence[Table], notes: Sequence[str], head: str = ""
-) -> None:
-    parts = [head, *map(writers.markdown, tables), "".join(f"- {note}\n" for note in notes)]
-    write_atomically(path, without_html("\n".join(filter(None, parts))))
-
-
 def _detector_panels(
     data: ReportData, frame: pd.DataFrame, checks: ValidationFigures
-) -> tuple[list[DetectorPanel], list[tuple[str, str]]]:
-    """Return the detectors with a verdict on some model; of the others, title and reason."""
+) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
+    """Return title, table and figure of the detectors with a verdict on some model.
+
+    Of the others, title and reason.
+    """
     by_detector: dict[str, list[Score]] = {}
     for score in data.scores:
         if score.detector != GAP:
@@ -295,7 +293,11 @@ def _detector_panels(
             reasons[name] = next(texts, "no reason given")
     applied = sorted((name for name in by_detector if name not in reasons), key=title)
     panels = [
-        DetectorPanel(title(table.key), table, checks.by_detector.get(table.key))
+        {
+            "title": title(table.key),
+            "table": table,
+            "figure": checks.by_detector.get(table.key),
+        }
         for table in detector_tables(data.grid, frame, applied)
     ]
     return panels, [(title(name), reasons[name]) for name in sorted(reasons)]
@@ -315,13 +317,3 @@ def _thumbnail_bytes(data: ReportData, figures: Sequence[Figure], n_other: int) 
     cards += 300 * sum(pair.control is not None for pair in data.benchmark.pairs)
     n_left = PAGE_BYTES - n_figures - cards - n_other - 400_000  # for tables, style and script
     return min(BUDGET, max(n_left, BUDGET // 10))
-
-
-def _write_validation(
-    validations: Sequence[Validation], tables: Sequence[Table], notes: Sequence[str], folder: Path
-) -> None:
-    for table in tables:
-        _write_markdown(folder / f"{table.key}.md", [table], notes)
-    write_atomically(folder / "validation.tex", writers.latex_document(tables, notes))
-    csv = writers.frame_csv(validation_frame(validations))
-    write_atomically(folder / "validation.csv", csv)

@@ -12,7 +12,7 @@ import pytest
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.run import Run
-from flipbench.evaluate.page.report_page import _write_tables
+from flipbench.evaluate.page.report_page import write_tables
 from flipbench.evaluate.predictions.gap import gap_of_predictions
 from flipbench.evaluate.report.score_frame import score_frame
 from flipbench.evaluate.report.score_tables import gap_table
@@ -37,7 +37,7 @@ def test_gap_md_and_table_md(tmp_path: Path) -> None:
     scores = [score.model_copy(update={"model": score.model + TAG}) for score in data.scores]
     hostile = replace(data, title=TAG, grid=grid, scores=scores, notes=(TAG,))
     table = gap_table(grid, score_frame(scores, grid))
-    _write_tables(hostile, score_frame(scores, grid), [table], table, tmp_path)
+    write_tables(hostile, score_frame(scores, grid), [table], [], [], tmp_path)
     for name in ("gap.md", "table.md"):
         text = (tmp_path / name).read_text()
         assert text.startswith("# &lt;script>") and not re.search(r"<[A-Za-z/!?]", text)
