@@ -90,7 +90,7 @@ def make_gallery(
     budget: int = BUDGET,
     max_pairs: int | None = None,
 ) -> Gallery:
-    """Return the gallery of a benchmark, or of its ``most`` most suspicious pairs.
+    """Return the gallery of a benchmark, or of its ``max_pairs`` most suspicious pairs.
 
     Thumbnails are shrunk until all fit into ``budget`` bytes; if even the smallest do not, the
     least suspicious pairs are left out.

@@ -30,7 +30,6 @@ from ..report.score_tables import cell_key, detector_tables, gap_table, other_ta
 from ..report.titles import GAP, RELATIVE, TEST, VERDICTS, rule_title, title
 from ..report.validation_figures import (
     FIFTHS,
-    ValidationFigures,
     make_validation_figures,
     overview_heats,
 )
@@ -116,7 +115,9 @@ def write_report(data: ReportData, folder: Path) -> Path:
     validations = validate(data.scores, data.grid) if can_validate else []
     validation = _validation_tables(data, validations)
     folder.mkdir(parents=True, exist_ok=True)
-    checks = make_validation_figures(validations, data.grid, data.scores, folder)
+    best_figures, detector_figures = make_validation_figures(
+        validations, data.grid, data.scores, folder
+    )
     figures = make_figures(data.benchmark, data.grid, data.scores, folder)
     quadrants = quadrant_section(data.grid, data.scores, folder)
     sections = [*([quadrants] if quadrants else []), *data.sections]
@@ -126,9 +127,10 @@ def write_report(data: ReportData, folder: Path) -> Path:
         csv = writers.frame_csv(validation_frame(validations))
         write_atomically(folder / "validation.csv", csv)
     explorer = make_explorer(data.benchmark, data.grid, data.scores, frame, data.replies)
-    all_figures = [*checks.all, *figures, *(f for s in sections for f in s.figures)]
+    all_figures = [*best_figures, *detector_figures.values(), *figures]
+    all_figures += [figure for section in sections for figure in section.figures]
     budget = _thumbnail_bytes(data, all_figures, len(explorer.data))
-    panels, idle = _detector_panels(data, frame, checks)
+    panels, idle = _detector_panels(data, frame, detector_figures)
     script = "\n".join((_TEMPLATES / name).read_text(encoding="utf-8") for name in _SCRIPTS)
     html = (
         environment(_TEMPLATES)
@@ -144,7 +146,7 @@ def write_report(data: ReportData, folder: Path) -> Path:
             fifths=FIFTHS,
             cell_key=cell_key,
             verdicts=VERDICTS,
-            checks=checks.best,
+            checks=best_figures,
             figures=figures,
             panels=panels,
             idle=idle,
@@ -276,7 +278,7 @@ def _results(
 
 
 def _detector_panels(
-    data: ReportData, frame: pd.DataFrame, checks: ValidationFigures
+    data: ReportData, frame: pd.DataFrame, figures: Mapping[str, Figure]
 ) -> tuple[list[dict[str, Any]], list[tuple[str, str]]]:
     """Return title, table and figure of the detectors with a verdict on some model.
 
@@ -296,7 +298,7 @@ def _detector_panels(
         {
             "title": title(table.key),
             "table": table,
-            "figure": checks.by_detector.get(table.key),
+            "figure": figures.get(table.key),
         }
         for table in detector_tables(data.grid, frame, applied)
     ]

@@ -26,6 +26,7 @@ from flipbench.reporting.figures import (
     save_parts,
     settings,
 )
+from flipbench.reporting.pages import paragraphs
 from flipbench.reporting.sections import Section, Status
 from flipbench.reporting.tables import (
     Column,
@@ -45,16 +46,6 @@ Named = list[tuple[str, QuadrantResult]]
 Columns = Sequence[tuple[Column | str, Callable[[QuadrantResult], Content]]]
 
 STATUS: dict[Status, str] = {"ok": "no model above 50 %", "look": "have a look"}
-NOTES = (
-    "Dangerous means: the same answer in all wordings, and the same without the picture. It is no"
-    " verdict of contamination: a question may need no picture, and an answer that the text prior"
-    " also gives counts as not reliant even if the picture was used. A model that is always right,"
-    " with the same text prior, has the oracle’s DF.",
-    "DF cannot exceed 1 − FR, so models with fewer flips have room for a higher DF: compare DF"
-    " among the consistent items, and DF with what independence of the two would give.",
-    "Intervals of FR and DF resample images or groups; those of accuracies and of the AUROC treat"
-    " items as independent.",
-)
 
 
 def quadrant_section(
@@ -82,7 +73,7 @@ def quadrant_section(
         title="Is the picture used? Four quadrants",
         status="look" if n_flagged else "ok",
         sentence=_sentence(everyone, n_flagged),
-        notes=(*NOTES, *_wordings_notes(everyone)),
+        notes=(*paragraphs(CAPTIONS["quadrant-notes"]), *_wordings_notes(everyone)),
         tables=(
             _table("quadrant-checklist", _CHECKLIST, groups),
             _table("quadrants", _FRACTIONS, groups),

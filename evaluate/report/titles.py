@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, get_args
 
-import yaml
+from flipbench.reporting.pages import texts_in
 
 from ..detectors.registry import DETECTORS
 from ..protocol.grid import UNTOUCHED, GridModel
@@ -17,7 +17,7 @@ T = TypeVar("T")
 GAP = "perturbation_gap"
 TEST = "mcnemar"
 RELATIVE = "relative"
-RULES = {
+_RULES = {
     "sign": "sign rule (paper)",
     TEST: "McNemar test",
     RELATIVE: "vs clean",
@@ -28,9 +28,7 @@ RULES = {
 """Titles of the rules that several detectors share."""
 VERDICTS = {verdict: verdict.replace("_", " ") for verdict in get_args(Verdict)}
 SUSPECTED = "false alarm suspected"
-CAPTIONS: dict[str, str] = yaml.safe_load(
-    (Path(__file__).parent / "captions.yaml").read_text(encoding="utf-8")
-)
+CAPTIONS: dict[str, str] = texts_in(Path(__file__).with_name("captions.yaml"))
 """What stands below each table and figure, by its key."""
 
 
@@ -44,7 +42,7 @@ def rule_title(detector: str, rule: str) -> str:
     """Return the display name of a detector's rule."""
     implementation = DETECTORS.get(detector)
     special = implementation.about.rule_titles.get(rule) if implementation else None
-    return special or RULES.get(rule, rule.replace("_", " "))
+    return special or _RULES.get(rule, rule.replace("_", " "))
 
 
 def as_header(variant: str) -> str:

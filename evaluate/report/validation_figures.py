@@ -96,37 +96,16 @@ class Heat:
         """How many are clean."""
         return sum(model.clean for model in self.models)
 
-    def alt(self, family: str) -> str:
-        """Return which models of the family each rule calls contaminated."""
-        counts = []
-        for row in self.rows:
-            pairs = zip(self.names, row.verdicts, strict=True)
-            flagged = [name for name, verdict in pairs if verdict == "contaminated"]
-            n = sum(verdict not in ("", "not_applicable") for verdict in row.verdicts)
-            counts.append(f"{row.name} {len(flagged)}/{n} ({', '.join(flagged) or 'none'})")
-        return f"Models of {family} that each rule calls contaminated. {'; '.join(counts)}."
-
-
-@dataclass(frozen=True)
-class ValidationFigures:
-    """Those of the best detectors, and those of each detector by its name."""
-
-    best: list[Figure]
-    by_detector: dict[str, Figure]
-
-    @property
-    def all(self) -> list[Figure]:
-        """All of them."""
-        return [*self.best, *self.by_detector.values()]
-
 
 def make_validation_figures(
     validations: Sequence[Validation],
     grid: Sequence[GridModel],
     scores: Sequence[Score],
     folder: Path,
-) -> ValidationFigures:
-    """Write every figure that has data as PNG and SVG; return those for the page.
+) -> tuple[list[Figure], dict[str, Figure]]:
+    """Write every figure that has data as PNG and SVG.
+
+    Return those of the best detectors, and those of each detector by its name.
 
     Files are ``detectors`` and ``detectors_by_models`` (heat maps, which the page has as tables),
     ``roc`` and ``power_by_dose`` of the best detectors, and both of each detector.
@@ -154,7 +133,7 @@ def make_validation_figures(
         detector: Figure(f"rules-{detector}", "", "", tuple(of_detector))
         for detector, of_detector in panels.items()
     }
-    return ValidationFigures([figure for figure in best if figure.panels], by_detector)
+    return [figure for figure in best if figure.panels], by_detector
 
 
 def _path(folder: Path, name: str) -> Path:

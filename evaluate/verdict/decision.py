@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import yaml
 
 from flipbench.core.errors import ConfigError
 from flipbench.core.randomness import generator
 from flipbench.core.records import Count, Mean, ReferenceResult, Score, content_id
 from flipbench.reporting import formats
+from flipbench.reporting.pages import texts_in
 
 from ..protocol.rules import MAX_UNPARSED, Verdict, significant
 from ..scoring.old_answers import WrongAnswer, p_without_old_answers, stratified_p
@@ -47,9 +47,7 @@ UNLIKE_STRENGTH = 0.15
 """Difference in accuracy on the originals beyond which clean models' gaps are no guide."""
 ENOUGH_REFERENCES = 10
 """References with which models of unlike strength are still judged rightly."""
-_DOUBTS: dict[str, dict[str, str]] = yaml.safe_load(
-    Path(__file__).with_name("doubts.yaml").read_text(encoding="utf-8")
-)
+_DOUBTS: dict[str, dict[str, str]] = texts_in(Path(__file__).with_name("doubts.yaml"))
 _OPPOSITE: dict[Reading, Reading] = {
     "as read": "as read",
     "kindest": "harshest",

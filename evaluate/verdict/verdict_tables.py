@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import yaml
-
 from flipbench.core.records import JsonDict, Score
 from flipbench.reporting import formats
+from flipbench.reporting.pages import texts_in
 from flipbench.reporting.tables import Cell, Column, Table, build_table, text_column
 
 from ..protocol.grid import GridModel
@@ -19,9 +18,7 @@ from .other_detectors import measured
 from .sensitivity import MOST_PAIRS, PairsNeeded, counts_of
 from .verdict import ModelVerdict, attraction_of, scores_by_rule
 
-CAPTIONS: dict[str, str] = yaml.safe_load(
-    Path(__file__).with_name("captions.yaml").read_text(encoding="utf-8")
-)
+CAPTIONS: dict[str, str] = texts_in(Path(__file__).with_name("captions.yaml"))
 
 
 def gap_table(finding: ModelVerdict) -> Table:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -61,6 +62,12 @@ def paragraphs(text: str) -> list[str]:
     """
     lines = (re.sub("[ \n]+", " ", part).strip() for part in re.split(r"\n\s*\n", text))
     return [line for line in lines if line]
+
+
+def texts_in(path: Path) -> dict[str, Any]:
+    """Return the texts of a YAML file beside the code that prints them."""
+    texts: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return texts
 
 
 def _flat(value: Any) -> Any:
