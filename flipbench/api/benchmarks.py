@@ -134,11 +134,21 @@ def rebuild(
         changes = [run_override, *changes]
     with called(replace(call, share=Share(0, 1))):  # which asks nobody
         experiment = Experiment(folder / "config.yaml", changes, progress=progress, trust=trust)
-    from flipbench.api.stages import exporting, filtering
+    from flipbench.api.stages import filtering, generation
+    from flipbench.export.recipe import compare_with_recipe, copy_recipe
 
+    parts, comparison = experiment.parts, ""
     if call.is_dry_run:
-        raise Plan(filtering.plan_pairs(experiment.parts))
-    pairs, comparison, reports = exporting.rebuild(
-        experiment.parts, folder, None if kept is None else Path(kept)
-    )
-    return RebuildResult(pairs, comparison, reports, experiment.parts.run.path)
+        raise Plan(filtering.plan_pairs(parts))
+    if parts.run.path.resolve() != folder.resolve():
+        copy_recipe(folder, parts.run)
+        parts.store_config()
+    if kept:
+        pairs, reports = filtering.rebuild_kept(parts, Path(kept))
+    else:
+        candidates, reports = generation.generate(parts)
+        edits = [candidate.edit for candidate in candidates if candidate.edit]
+        comparison = str(compare_with_recipe(folder, edits))
+        pairs, judge_reports = filtering.judge(parts, candidates)
+        reports = [*reports, *judge_reports]
+    return RebuildResult(pairs, comparison, reports, parts.run.path)

@@ -349,16 +349,57 @@ class Experiment:
         ConfigError, DataError, LicenceError
             If there is no such format, the run has no pairs, or sharing them is not allowed.
         """
-        from flipbench.api.stages.exporting import export
+        from flipbench.api.stages.results import ExportResult
+        from flipbench.contaminate.backends.export import EXPORT_FORMATS
+        from flipbench.core.errors import ConfigError, LicenceError
+        from flipbench.core.files import remove_partials
+        from flipbench.export import FORMATS, forbids_derivatives, write_huggingface, write_recipe
 
-        return export(
-            self._begin() if format in ("llava", "llamafactory") else self.parts,
-            Path(out),
-            format=format,
-            share_anyway=share_anyway,
-            licence=licence,
-            leaderboard=leaderboard,
-        )
+        folder = Path(out)
+        if format in EXPORT_FORMATS:
+            from flipbench.api.stages.contamination import export_training  # imports torch
+
+            lines, n_refused = export_training(self._begin(), format, folder)
+            return ExportResult(format, (), "\n".join(lines), n_failed=n_refused)
+        if format not in (*FORMATS, "recipe"):
+            names = ", ".join((*FORMATS, "recipe", *EXPORT_FORMATS))
+            raise ConfigError(f"--format {format}: no such format; choose one of {names}")
+        parts, benchmark = self.parts, self.parts.kept_pairs
+        if (licence or leaderboard) and format != "huggingface":
+            raise ConfigError("--licence and --leaderboard are for --format huggingface")
+        if folder.exists() and not folder.is_dir():
+            raise ConfigError(f"{folder}: a file; name a folder to write into")
+        if share_anyway and share_anyway != benchmark.name:
+            raise LicenceError(
+                f"--share-anyway {share_anyway}: this benchmark is {benchmark.name!r}"
+            )
+        notes = []
+        is_edited = benchmark.exchangeable is not False
+        barred = sorted({i.licence for i in benchmark.originals if forbids_derivatives(i.licence)})
+        if barred and format != "recipe" and not share_anyway and is_edited:
+            notes.append(
+                f"{benchmark.name} is {', '.join(barred)}, which forbids to share edited pictures:"
+                f" writing a recipe instead (--share-anyway {benchmark.name!r} overrides)"
+            )
+            format = "recipe"
+        if format == "recipe":
+            files = write_recipe(benchmark, parts.run, folder)
+        elif format == "lmms-eval":
+            from flipbench.export.lmms_eval import write_lmms_eval
+            from flipbench.models.vlm.checkpoints import resolve_path
+
+            paths = {name: model.path for name, model in parts.config.models.items() if model.path}
+            checkpoints = {name: Path(resolve_path(path)) for name, path in paths.items()}
+            files = write_lmms_eval(benchmark, folder, checkpoints)
+        elif format == "huggingface":
+            files = write_huggingface(benchmark, folder, licence, leaderboard=leaderboard)
+            if not any(path.name == "croissant.json" for path in files):
+                notes.append("croissant.json is left out: pip install 'flipbench[publish]' for it")
+        else:
+            files = FORMATS[format](benchmark, folder)
+        for written_folder in {path.parent for path in files}:
+            remove_partials(written_folder)  # it may be published
+        return ExportResult(format, files, f"{len(benchmark.pairs)} pairs:", notes)
 
     def show(
         self, out: str | Path, *, pairs: Annotated[int, Option(min=1)] = 6, edits: bool = False
@@ -376,9 +417,26 @@ class Experiment:
         edits : bool
             Edits, kept or not, with control, caption and verdicts.
         """
-        from flipbench.api.stages.exporting import draw_pairs
+        from flipbench.api.stages.results import PictureResult
+        from flipbench.core.paired import UNJUDGED, PairedBenchmark
+        from flipbench.core.records import Verdict
+        from flipbench.filters.pipeline import edited_in, filtered_in
+        from flipbench.reporting.contact_sheet import contact_sheet, edit_sheet
 
-        return draw_pairs(self.parts, Path(out), pairs, edits=edits)
+        parts, run, path, left_out = self.parts, self.parts.run, Path(out), ""
+        if edits:
+            shown_edits = filtered_in(run) or edited_in(run)
+            edit_sheet(shown_edits, run.read(Verdict), run.images, path, pairs)
+        elif not parts.benchmark_folder.exists() and (candidates := edited_in(run)):
+            redrawn = [candidate.pair(UNJUDGED) for candidate in candidates if candidate.is_redrawn]
+            if n_same := len(candidates) - len(redrawn):
+                left_out = (
+                    f"{n_same} of {len(candidates)} edited images, the originals byte for byte"
+                )
+            contact_sheet(PairedBenchmark("", tuple(redrawn), run.images, {}), path, pairs)
+        else:
+            contact_sheet(parts.pairs, path, pairs)
+        return PictureResult(path, left_out)
 
 
 def _loaded(config: ConfigLike, overrides: Overrides, trust: bool) -> Config:

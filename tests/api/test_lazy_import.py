@@ -18,6 +18,7 @@ HEAVY = ("torch", "transformers", "datasets", "pandas", "numpy", "pydantic")
 STEPS = {
     "import flipbench as fb": HEAVY,
     "import pydoc; pydoc.render_doc(fb.detect); fb.Experiment.__doc__; dir(fb)": HEAVY,
+    "import flipbench.cli": HEAVY,
     "from flipbench import evaluate; assert evaluate.__class__.__name__ == 'module';"
     " assert fb.evaluate is evaluate and not callable(evaluate)": HEAVY,
     "assert len(fb.detectors().overview().rows) > 30": (
