@@ -69,7 +69,6 @@ def reasoning(
     >>> fb.reasoning("cases.jsonl", judge=judge, out="runs/judged")  # doctest: +SKIP
     >>> fb.reasoning("cases.yaml").to_frame()  # doctest: +SKIP
     """
-    is_planning = current_call().is_dry_run
     if judge is None:
         if isinstance(source, str | Path) and Path(source).suffix == ".jsonl":
             raise ConfigError(f"{source}: cases to judge; name the judge, --judge JUDGE.yaml")
@@ -84,14 +83,37 @@ def reasoning(
     if out is None:
         raise ConfigError("--judge: name the folder of the replies and tables, --out FOLDER")
     config = stage.read_judge(judge if isinstance(judge, Mapping) else Path(judge), trust=trust)
-    if is_planning:
+    if current_call().is_dry_run:
         raise Plan(stage.cost_of_judging(Path(source), config, limit))
-    return stage.judge_reasoning(
-        Path(source),
-        config,
-        Path(out),
-        people=None if people is None else Path(people),
-        limit=limit,
-        n_attempts=attempts,
-        progress=progress,
+    from flipbench.api.stages.backends import backend_context, build_chat
+    from flipbench.api.stages.results import ReasoningResult
+    from flipbench.core.files import write_atomically
+    from flipbench.core.run import Run
+    from flipbench.evaluate.reasoning import tables as reasoning_tables
+    from flipbench.evaluate.reasoning.cases import read_cases
+    from flipbench.evaluate.reasoning.judge import ReasoningJudge
+    from flipbench.reporting.tables import rate_cell
+    from flipbench.reporting.writers import records_csv, write_tables
+
+    folder, cases = Path(out), read_cases(Path(source))[:limit]
+    batch_size = None if config.batch else 16
+    with Run(folder) as run:
+        chat = build_chat(config, backend_context(run, 0))
+        judging = ReasoningJudge(
+            chat, run, n_attempts=attempts, progress=progress, batch_size=batch_size
+        )
+        judged_cases = judging(cases)
+    tables = reasoning_tables.reasoning_tables(judged_cases, chat.name)
+    if people is not None:
+        tables.append(stage.agreement_table(judged_cases, Path(people), chat.name))
+    rows = reasoning_tables.verdict_rows(judged_cases)
+    write_atomically(folder / "verdicts.csv", records_csv(rows))
+    steps = reasoning_tables.step_rows(judged_cases)
+    write_atomically(folder / stage.TO_RATE, records_csv(steps))
+    page = write_tables(tables, folder, "reasoning.md", "Reasoning")
+    _, critical, n_left_out = reasoning_tables.with_wrong_steps(judged_cases, "right")
+    sentence = (
+        f"Right answers with a wrong critical step, in percent: {rate_cell(critical).plain()};"
+        f" {n_left_out} left out, as a verdict is missing. Tables: {page}"
     )
+    return ReasoningResult(sentence, page, judging.reports, rows, judged_cases)

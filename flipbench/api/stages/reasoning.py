@@ -9,16 +9,13 @@ from typing import Any
 
 from flipbench.api.stages.answering import answering_time
 from flipbench.api.stages.assembly import Assembly
-from flipbench.api.stages.backends import backend_context, build_chat
 from flipbench.api.stages.examination import not_built
 from flipbench.api.stages.results import ReasoningResult
 from flipbench.benchmarks.tables import numbered_rows
 from flipbench.config.experiment import AnswerJudgeConfig
 from flipbench.config.loading import read_trusted
 from flipbench.core.errors import ConfigError, DataError
-from flipbench.core.files import write_atomically
 from flipbench.core.records import Probe
-from flipbench.core.run import Run
 from flipbench.evaluate.pipeline import ask_one
 from flipbench.evaluate.reasoning.cases import SECTIONS, Case, read_cases
 from flipbench.evaluate.reasoning.hints import (
@@ -31,7 +28,6 @@ from flipbench.evaluate.reasoning.hints import (
 from flipbench.evaluate.reasoning.judge import (
     JudgedCase,
     Question,
-    ReasoningJudge,
     rubric_question,
     sentences_of,
     sentences_question,
@@ -40,10 +36,6 @@ from flipbench.evaluate.reasoning.judge import (
 )
 from flipbench.evaluate.reasoning.tables import (
     matthews,
-    reasoning_tables,
-    step_rows,
-    verdict_rows,
-    with_wrong_steps,
 )
 from flipbench.filters.agreement.agreement import Agreement, Decisions, agreement
 from flipbench.models.chat.batch_api import BATCH_PRICE
@@ -52,10 +44,9 @@ from flipbench.models.chat.messages import ChatRequest
 from flipbench.models.engine import answers_of
 from flipbench.models.protocols import Decision
 from flipbench.reporting import formats
-from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell, rate_cell
-from flipbench.reporting.writers import records_csv, write_tables
+from flipbench.reporting.tables import Cell, Column, Row, Table, estimate_cell
+from flipbench.reporting.writers import write_tables
 
-PAGE = "reasoning.md"
 TO_RATE = "steps-to-rate.csv"
 _TYPICAL_TOKENS = {"split-steps": 300, "judge-steps": 700, "judge-sentences": 900}
 _TRUTH: Mapping[str, Decision] = {"true": "keep", "false": "reject"}
@@ -64,42 +55,6 @@ _TRUTH: Mapping[str, Decision] = {"true": "keep", "false": "reject"}
 def read_judge(source: Path | Mapping[str, Any], *, trust: bool = False) -> AnswerJudgeConfig:
     """Read a judge: a YAML file, or a mapping, with ``chat`` or ``local``, and ``batch``."""
     return read_trusted(AnswerJudgeConfig, source, trust=trust)
-
-
-def judge_reasoning(
-    cases: Path,
-    judge: AnswerJudgeConfig,
-    out: Path,
-    *,
-    people: Path | None = None,
-    limit: int | None = None,
-    n_attempts: int = 3,
-    progress: bool = True,
-) -> ReasoningResult:
-    """Judge the rationales and case discussions of a file, and write tables into ``out``.
-
-    ``steps-to-rate.csv`` holds the steps for people to rate; with such a file, filled in, as
-    ``people``, the tables include their agreement with the judge.
-    """
-    listed_cases = read_cases(cases)[:limit]
-    with Run(out) as run:
-        chat = build_chat(judge, backend_context(run, 0))
-        judging = ReasoningJudge(chat, run, n_attempts=n_attempts, progress=progress,
-                                 batch_size=None if judge.batch else 16)  # fmt: skip
-        judged_cases = judging(listed_cases)
-    tables = reasoning_tables(judged_cases, chat.name)
-    if people is not None:
-        tables.append(agreement_table(judged_cases, people, chat.name))
-    rows = verdict_rows(judged_cases)
-    write_atomically(out / "verdicts.csv", records_csv(rows))
-    write_atomically(out / TO_RATE, records_csv(step_rows(judged_cases)))
-    page = write_tables(tables, out, PAGE, "Reasoning")
-    _, critical, n_left_out = with_wrong_steps(judged_cases, "right")
-    sentence = (
-        f"Right answers with a wrong critical step, in percent: {rate_cell(critical).plain()};"
-        f" {n_left_out} left out, as a verdict is missing. Tables: {page}"
-    )
-    return ReasoningResult(sentence, page, judging.reports, rows, judged_cases)
 
 
 def hint_ablation(assembly: Assembly) -> ReasoningResult:

@@ -188,11 +188,11 @@ def test_the_batch_api_and_a_second_run(
     server: OpenAIServer, write_cases: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BatchAPI, "poll_seconds", 0.01)
-    config = AnswerJudgeConfig(chat=spec(server), batch=True)
+    config = AnswerJudgeConfig(chat=spec(server), batch=True).model_dump(mode="json")
     path = write_cases(RIGHT, WRONG)
-    first = reasoning.judge_reasoning(path, config, tmp_path / "out", progress=False)
+    first = fb.reasoning(path, judge=config, out=tmp_path / "out", progress=False)
     assert not server.chats() and len(server.batches) == 2
-    again = reasoning.judge_reasoning(path, config, tmp_path / "out", progress=False)
+    again = fb.reasoning(path, judge=config, out=tmp_path / "out", progress=False)
     assert len(server.batches) == 2 and again.page.read_text() == first.page.read_text()
 
 
@@ -257,9 +257,8 @@ def test_a_judge_on_this_machine_that_writes_no_json(
 ) -> None:
     model = ModelConfig(path=str(tiny_folders["qwen2_vl"]), device="cpu")
     config = AnswerJudgeConfig(local=LocalChatSpec(model=model, max_tokens=4))
-    result = reasoning.judge_reasoning(
-        write_cases(RIGHT), config, tmp_path / "out", n_attempts=1, progress=False
-    )
+    judge, out = config.model_dump(mode="json"), tmp_path / "out"
+    result = fb.reasoning(write_cases(RIGHT), judge=judge, out=out, attempts=1, progress=False)
     assert result.judged[0].steps == () and len(result.judged[0].problems) == 1
     assert result.judged[0].problems[0].startswith("steps: ")
     lines = reasoning.cost_of_judging(write_cases(RIGHT), config)
