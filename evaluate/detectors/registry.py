@@ -128,9 +128,8 @@ def markdown_table(names: Iterable[str]) -> str:
 
 def _is_detector(value: Any) -> bool:
     has_scores = hasattr(value, "score") or hasattr(value, "score_grid")
-    fields = getattr(value, "__dataclass_fields__", {})
-    has_about = "about" in fields or hasattr(value, "about")
-    return isinstance(value, type) and has_scores and has_about and hasattr(value, "probes")
+    has_facts = hasattr(value, "about") and hasattr(value, "probes")
+    return isinstance(value, type) and has_scores and has_facts
 
 
 for _module in discover(_HERE):

@@ -151,7 +151,9 @@ class Helpers:
 class Detector(Protocol):
     """Turns a paired benchmark into probes, and a model's answers into scores."""
 
-    about: About
+    @property
+    def about(self) -> About:
+        """The facts about it."""
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return all probes this detector needs; repeated probes cost nothing."""
@@ -174,7 +176,9 @@ class Detector(Protocol):
 class GridDetector(Protocol):
     """Compares each model of a grid with several others; one clean model is not enough."""
 
-    about: About
+    @property
+    def about(self) -> About:
+        """The facts about it."""
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return all probes this detector needs from each model."""

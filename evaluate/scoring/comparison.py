@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import compress
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -119,7 +119,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
     reason: str = ""
     details: JsonDict = field(default_factory=dict)
-    settings: Settings = field(default_factory=Settings)
+    settings: Settings = Settings()
     clusters: Sequence[str] = ()
 
     def __post_init__(self) -> None:
@@ -358,11 +358,12 @@ def against_clean(
     )
 
 
+@dataclass
 class ComparingDetector(ABC):
     """A detector whose ``design`` is all that it asks and how it decides."""
 
-    about: About
-    settings: Settings
+    about: ClassVar[About]
+    settings: Settings = Settings()
 
     @abstractmethod
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.evaluate.protocol.detector import About
 from flipbench.evaluate.scoring.comparison import (
     ComparingDetector,
     Contrast,
-    Settings,
     against_clean,
     mcnemar_score,
 )
@@ -39,9 +38,8 @@ class WrongPicture(ComparingDetector):
         Offset of the item from which the wrong image is taken.
     """
 
-    settings: Settings = field(default_factory=Settings)
     step: int = 1
-    about: About = ABOUT
+    about = ABOUT
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return every question that has options, with another item's image."""

@@ -148,8 +148,7 @@ from .perturbation_gap import ABOUT, PerturbationGap
 class Again(PerturbationGap):
     """The perturbation gap under another name."""
 
-    def __init__(self) -> None:
-        super().__init__(about=replace(ABOUT, name="again", title="The gap again"))
+    about = replace(ABOUT, name="again", title="The gap again")
 '''
 USE = """
 import sys

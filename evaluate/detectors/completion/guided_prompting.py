@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -24,7 +24,6 @@ from ...scoring.comparison import (
     ComparingDetector,
     Comparison,
     Contrast,
-    Settings,
     complete_outcomes,
     gap_score,
     mcnemar_score,
@@ -169,21 +168,15 @@ class GuidedPrompting(ComparingDetector):
         Maps the true text and a completion to [0, 1]; ROUGE-L by default.
     label : callable, optional
         A `flipbench.models.chat.labels.recorded_labels`. Without one, words decide.
-
-    References
-    ----------
-    Golchin and Surdeanu, arXiv 2308.08493.
-    Differs from the paper as described in ``about.deviates_from_paper``.
     """
 
-    settings: Settings = field(default_factory=Settings)
     similarity: Callable[[str, str], float] = rouge_l
     unit: str = "ROUGE-L"
     label: Labeller | None = None
     n_judged: int = N_TUNED
     with_image: bool = True
     max_new_tokens: int = 64
-    about: About = ABOUT
+    about = ABOUT
 
     def with_helpers(self, helpers: Helpers) -> GuidedPrompting:
         """Return the detector with a judge."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 from statistics import median
@@ -25,7 +25,6 @@ from ...scoring.comparison import (
     Comparison,
     Contrast,
     PairedResult,
-    Settings,
     gap_score,
     mcnemar_score,
     relative_score,
@@ -143,14 +142,8 @@ class Meld(ComparingDetector):
     ------
     ValueError
         If both ``backward`` and ``answers`` are set.
-
-    References
-    ----------
-    Nori et al., arXiv 2303.13375; Yao et al., MedThinkVQA, appendix M.
-    Differs from the paper as described in ``about.deviates_from_paper``.
     """
 
-    settings: Settings = field(default_factory=Settings)
     near_exact: float = 0.95
     match: float = 0.5
     slack: float = 2.0
@@ -158,7 +151,7 @@ class Meld(ComparingDetector):
     max_withheld: int = 500
     backward: bool = False
     answers: bool = False
-    about: About = ABOUT
+    about = ABOUT
     may_be_empty: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -266,11 +259,10 @@ class Meld(ComparingDetector):
         )
 
 
-@dataclass
 class MeldChat(Meld):
     """`Meld` for models that only chat: the prompt asks for the continuation."""
 
-    about: About = replace(
+    about = replace(
         ABOUT,
         name="meld_chat",
         title="MELD, chat",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
@@ -16,7 +16,6 @@ from ...protocol.detector import About, Answers, Helpers, cached_per_benchmark
 from ...scoring.comparison import (
     ComparingDetector,
     Contrast,
-    Settings,
     against_clean,
     mcnemar_score,
     threshold_score,
@@ -79,19 +78,13 @@ class MissingOption(ComparingDetector):
         missing one.
     with_image : bool
         Whether the picture is shown; the published figures are for text only.
-
-    References
-    ----------
-    Yao et al., arXiv 2406.13236; Park et al., arXiv 2511.03774, table 12.
-    Differs from the paper in how texts are compared, and in rule 'mcnemar'.
     """
 
-    settings: Settings = field(default_factory=Settings)
     label: Labeller | None = None
     same: Same = mentions
     with_image: bool = False
     max_new_tokens: int = 24
-    about: About = ABOUT
+    about = ABOUT
 
     def with_helpers(self, helpers: Helpers) -> MissingOption:
         """Return the detector with a judge."""

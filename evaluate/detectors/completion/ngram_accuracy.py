@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -18,7 +18,6 @@ from ...scoring.comparison import (
     ComparingDetector,
     Condition,
     Contrast,
-    Settings,
     mcnemar_score,
     threshold_score,
 )
@@ -89,19 +88,13 @@ class NgramAccuracy(ComparingDetector):
     ----------
     reword : callable, optional
         Returns other wordings of a question, of which the first ``n_paraphrases`` are used.
-
-    References
-    ----------
-    Xu et al., arXiv 2404.18824; Park et al., arXiv 2511.03774, table 12.
-    Differs from the paper as described in ``about.deviates_from_paper``.
     """
 
     reword: Reword | None = None
-    settings: Settings = field(default_factory=Settings)
     n: int = 5
     n_starts: int = 5
     n_paraphrases: int = 2
-    about: About = ABOUT
+    about = ABOUT
 
     def with_helpers(self, helpers: Helpers) -> NgramAccuracy:
         """Return the detector with these wordings."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
@@ -19,7 +19,6 @@ from ...protocol.rules import Bands
 from ...scoring.comparison import (
     ComparingDetector,
     Contrast,
-    Settings,
     bands_score,
     mcnemar_score,
     relative_score,
@@ -126,17 +125,11 @@ class SlotGuessing(ComparingDetector):
     reword : callable, optional
         Maps an item and its text to other wordings, the first of which is used. Items without
         another wording, or whose wordings share no content word, are left out.
-
-    References
-    ----------
-    Song et al., arXiv 2411.03823, slot guessing for perturbed captions.
-    Differs from the paper as described in ``about.deviates_from_paper``.
     """
 
     reword: Reword | None = None
-    settings: Settings = field(default_factory=Settings)
     max_new_tokens: int = 8
-    about: About = ABOUT
+    about = ABOUT
 
     def with_helpers(self, helpers: Helpers) -> SlotGuessing:
         """Return the detector with other wordings."""

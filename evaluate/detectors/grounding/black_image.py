@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from flipbench.core.paired import PairedBenchmark
 from flipbench.prompting.prompts import PromptSettings
 
@@ -11,7 +9,6 @@ from ...protocol.detector import About
 from ...scoring.comparison import (
     ComparingDetector,
     Contrast,
-    Settings,
     against_clean,
     mcnemar_score,
 )
@@ -38,17 +35,10 @@ ABOUT = About(
 )
 
 
-@dataclass
 class BlackImage(ComparingDetector):
-    """Share of items with the same answer on a black picture - the clean model's share.
+    """Share of items with the same answer on a black picture - the clean model's share."""
 
-    References
-    ----------
-    Sadanandan and Behzadan, arXiv 2603.20985. Differs from the paper as described in ``about``.
-    """
-
-    settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    about = ABOUT
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return every closed question on its own and on a black picture."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
 
@@ -24,7 +24,6 @@ from ...scoring.comparison import (
     Comparison,
     Condition,
     Contrast,
-    Settings,
     mcnemar_score,
 )
 from ...scoring.conditions import NO_REWORDING, dropped_note
@@ -129,10 +128,6 @@ class FourQuadrants(ComparingDetector):
         Maps an item and a wording to what the wording changes.
     label : callable, optional
         A `flipbench.models.chat.labels.recorded_labels`. Without one, only rules exclude wordings.
-
-    References
-    ----------
-    Sadanandan and Behzadan, arXiv 2603.20985. Differs from the paper as described in ``about``.
     """
 
     reword: Reword | None = None
@@ -142,8 +137,7 @@ class FourQuadrants(ComparingDetector):
     n_swaps: int = 5
     level_of: Callable[[Item, str], str] | None = None
     label: Labeller | None = None
-    settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    about = ABOUT
 
     def with_helpers(self, helpers: Helpers) -> FourQuadrants:
         """Return the detector with other wordings and a judge."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -21,7 +21,6 @@ from ...scoring.comparison import (
     ComparingDetector,
     Comparison,
     Contrast,
-    Settings,
     relative_score,
     two_conditions,
 )
@@ -80,16 +79,11 @@ class ImageMasking(ComparingDetector):
     ------
     ValueError
         If ``compared`` is not among ``fractions``, or a fraction not in (0, 1].
-
-    References
-    ----------
-    No paper defines it; see ``about.deviates_from_paper``.
     """
 
-    settings: Settings = field(default_factory=Settings)
     fractions: tuple[float, ...] = (0.25, 0.5, 0.75)
     compared: float = 0.5
-    about: About = ABOUT
+    about = ABOUT
 
     def __post_init__(self) -> None:
         """Refuse impossible fractions."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
@@ -12,7 +12,6 @@ from ...protocol.detector import About
 from ...scoring.comparison import (
     ComparingDetector,
     Contrast,
-    Settings,
     against_clean,
     mcnemar_score,
 )
@@ -47,15 +46,10 @@ class ImageSwap(ComparingDetector):
     ----------
     n_swaps : int
         Other pictures for each item.
-
-    References
-    ----------
-    Sadanandan and Behzadan, arXiv 2603.20985. Differs from the paper as described in ``about``.
     """
 
     n_swaps: int = 5
-    settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    about = ABOUT
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return every closed question on its own and on other items' pictures."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
@@ -15,7 +15,6 @@ from ...scoring.comparison import (
     ComparingDetector,
     Condition,
     Contrast,
-    Settings,
     against_clean,
     mcnemar_score,
 )
@@ -44,17 +43,10 @@ ABOUT = About(
 )
 
 
-@dataclass
 class PictureDivergence(ComparingDetector):
-    """Mean KL(P with the picture || P without) over the options - the clean model's, in nats.
+    """Mean KL(P with the picture || P without) over the options - the clean model's, in nats."""
 
-    References
-    ----------
-    Sadanandan and Behzadan, arXiv 2603.20985. Differs from the paper as described in ``about``.
-    """
-
-    settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    about = ABOUT
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return every closed question with and without its picture, compared by likelihood."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
@@ -16,7 +16,6 @@ from ...scoring.comparison import (
     ComparingDetector,
     Condition,
     Contrast,
-    Settings,
     against_clean,
     mcnemar_score,
     threshold_score,
@@ -67,23 +66,14 @@ def multimodal_leakage(without_image: float, text_model: float) -> float:
     return max(0.0, without_image - text_model)
 
 
-@dataclass
 class TextOnlyLeakage(ComparingDetector):
     """Leak = text-only accuracy - the clean model's text-only accuracy on the same items.
 
     ``details`` contains the mean chance level (1/k by item), the multi-modal gain, and the number
     of replies that decline to answer without an image.
-
-    References
-    ----------
-    Chen et al., arXiv 2403.20330, metrics MG and ML; Park et al., arXiv 2511.03774, tables 2 and
-    13.
-    Differs from the paper in that the leak is not clipped at 0 (a fine-tuned model may lose
-    text-only ability, which should be visible), and in rule 'mcnemar'.
     """
 
-    settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    about = ABOUT
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return every multiple-choice question without its image, and with it for the gain."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
@@ -68,7 +68,6 @@ ANSWERS = replace(
     caveat="the paper scores whole texts; other questions in the prompt can make a letter less"
     " likely in any model",
 )
-_ABOUT = {"text": TEXTS, "item": REPLIES, "answer": ANSWERS}
 Scored = Literal["text", "item", "answer"]
 _START = "Question:"
 """Every text starts with it, so that an item has the same tokens alone and in context."""
@@ -113,22 +112,13 @@ class CoDeC:
     n_context, n_draws : int
         Number of other items shown before an item, and of draws of them; an item's value is the
         share of its draws in which it became less likely (a tie does not count).
-
-    References
-    ----------
-    CoDeC, arXiv 2510.27055, known to us only from its description. Differs from it as described in
-    ``about``.
     """
 
-    scored: Scored = "item"
     n_context: int = 3
     n_draws: int = 2
-    settings: Settings = field(default_factory=Settings)
-    about: About = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Set the facts that belong to what is scored."""
-        self.about = _ABOUT[self.scored]
+    settings: Settings = Settings()
+    scored: ClassVar[Scored] = "item"
+    about = REPLIES
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return each original item alone and after other items."""
@@ -210,18 +200,18 @@ class CoDeC:
         return shares
 
 
-@dataclass
 class CoDeCTexts(CoDeC):
     """`CoDeC` of items in one text with other items, as in the paper."""
 
-    scored: Scored = "text"
+    scored: ClassVar[Scored] = "text"
+    about = TEXTS
 
 
-@dataclass
 class CoDeCAnswers(CoDeC):
     """`CoDeC` of the right answers only."""
 
-    scored: Scored = "answer"
+    scored: ClassVar[Scored] = "answer"
+    about = ANSWERS
 
 
 def share_below(alone: list[float], in_context: list[float]) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
@@ -50,14 +50,10 @@ class AnswerLoss:
     The answer is the option letter, or the text of a free-form answer. Rule ``half``, like the
     McNemar test of the perturbation gap, also flags a model if the perturbed versions are harder:
     prefer ``relative`` if there is a clean model.
-
-    References
-    ----------
-    Yeom et al., arXiv 1709.01604, section 3. Differs from the paper as described in ``about``.
     """
 
-    settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    settings: Settings = Settings()
+    about = ABOUT
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return the right answers to the original and the perturbed items, to be scored."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -15,7 +15,7 @@ from flipbench.core.records import Response
 from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol.detector import About
-from ...scoring.comparison import ComparingDetector, Contrast, Settings
+from ...scoring.comparison import ComparingDetector, Contrast
 from ...scoring.likelihood import NO_TOKENS, lacks_tokens
 from ...scoring.membership import membership_contrasts
 
@@ -105,15 +105,10 @@ class MaxRenyi(ComparingDetector):
     ----------
     fraction : float
         K as a fraction of the text's tokens.
-
-    References
-    ----------
-    Li et al., arXiv 2411.02902. Differs from the paper as described in ``about``.
     """
 
     fraction: float = 0.1
-    settings: Settings = field(default_factory=Settings)
-    about: About = RENYI
+    about = RENYI
 
     def __post_init__(self) -> None:
         """Refuse an impossible share."""
@@ -133,34 +128,20 @@ class MaxRenyi(ComparingDetector):
         )
 
 
-@dataclass
 class ZlibRatio(ComparingDetector):
-    """Log-likelihood by byte of the compressed text, in nats.
+    """Log-likelihood by byte of the compressed text, in nats."""
 
-    References
-    ----------
-    Carlini et al., arXiv 2012.07805, section 5. Differs from the paper as described in ``about``.
-    """
-
-    settings: Settings = field(default_factory=Settings)
-    about: About = ZLIB
+    about = ZLIB
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return both slices."""
         return membership_contrasts(benchmark, prompt_settings, _by_byte, seed=self.settings.seed)
 
 
-@dataclass
 class LowercaseRatio(ComparingDetector):
-    """Mean log-probability by token of a text - that of the text in lower case, in nats.
+    """Mean log-probability by token of a text - that of the text in lower case, in nats."""
 
-    References
-    ----------
-    Carlini et al., arXiv 2012.07805, section 5. Differs from the paper as described in ``about``.
-    """
-
-    settings: Settings = field(default_factory=Settings)
-    about: About = LOWERCASE
+    about = LOWERCASE
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return both slices, as they are and in lower case."""
@@ -174,17 +155,10 @@ class LowercaseRatio(ComparingDetector):
         )
 
 
-@dataclass
 class ReferenceRatio(ComparingDetector):
-    """Mean log-probability by token, in nats; the rules subtract the clean model's.
+    """Mean log-probability by token, in nats; the rules subtract the clean model's."""
 
-    References
-    ----------
-    Carlini et al., arXiv 2012.07805, section 5. Differs from the paper as described in ``about``.
-    """
-
-    settings: Settings = field(default_factory=Settings)
-    about: About = REFERENCE
+    about = REFERENCE
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return both slices."""

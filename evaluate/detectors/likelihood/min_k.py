@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -33,6 +33,7 @@ MIN_TOKENS = 8
 """Of shorter texts, a fifth is one token or two: the score would be little more than the loss."""
 INSTRUCTION = "Answer with the option letter and the text of the option."
 _FLOOR = 1e-6
+Scored = Literal["question", "answer"]
 
 QUESTIONS = About(
     name="min_k",
@@ -120,21 +121,15 @@ class MinK:
         text, as a reply to question and image.
     fraction : float
         Share of the tokens, the least likely ones, that the score averages over.
-
-    References
-    ----------
-    Shi et al., arXiv 2310.16789; Zhang et al., arXiv 2404.02936. Differs from the papers as
-    described in ``about``.
     """
 
-    scored: Literal["question", "answer"] = "question"
     fraction: float = FRACTION
-    settings: Settings = field(default_factory=Settings)
-    about: About = field(init=False)
+    settings: Settings = Settings()
+    scored: ClassVar[Scored] = "question"
+    about = QUESTIONS
 
     def __post_init__(self) -> None:
-        """Set the facts that belong to what is scored; refuse an impossible share."""
-        self.about = QUESTIONS if self.scored == "question" else ANSWERS
+        """Refuse an impossible share."""
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction {self.fraction}: a share of the tokens must be in (0, 1]")
 
@@ -212,11 +207,11 @@ class MinK:
         return {"min_k": lowest, "min_k_plus_plus": lowest_z}
 
 
-@dataclass
 class MinKAnswers(MinK):
     """`MinK` of the right answers, as letter and text."""
 
-    scored: Literal["question", "answer"] = "answer"
+    scored: ClassVar[Scored] = "answer"
+    about = ANSWERS
 
 
 def _with_tokens(answers: Answers, probe: Probe) -> Response | None:

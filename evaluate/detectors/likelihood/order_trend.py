@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -61,14 +61,10 @@ class OrderTrendDetector:
     It detects files that begin with the easy (or short) answers. A model that remembers all items
     equally well shows no trend, and one that has seen nothing may show one. It is included because
     it is used as a test of contamination; prefer `shared_likelihood`.
-
-    References
-    ----------
-    Xu, Wu, Ryu, arXiv 2606.10066. Differs from the paper as described in ``about``.
     """
 
-    settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    settings: Settings = Settings()
+    about = ABOUT
 
     @cached_per_benchmark
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -141,17 +141,12 @@ class SharedLikelihood:
         Contiguous shards; fewer if a shard would have fewer than four items.
     n_orders : int
         Random orders per shard (the paper's code: 250).
-
-    References
-    ----------
-    Oren et al., arXiv 2310.17623, sharded test and permutation test; Park et al., arXiv
-    2511.03774, table 12. Differs from the paper as described in ``about``.
     """
 
     n_shards: int = 50
     n_orders: int = 20
-    settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    settings: Settings = Settings()
+    about = ABOUT
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return each shard in release order and in random orders."""

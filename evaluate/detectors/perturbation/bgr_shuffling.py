@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 
 import numpy as np
 from PIL import Image
@@ -17,7 +16,6 @@ from ...protocol.detector import About
 from ...scoring.comparison import (
     ComparingDetector,
     Contrast,
-    Settings,
     mcnemar_score,
     relative_score,
     two_conditions,
@@ -70,21 +68,14 @@ def swap_red_and_blue(picture: Image.Image) -> Image.Image | None:
     return Image.fromarray(np.ascontiguousarray(pixels[..., ::-1]))
 
 
-@dataclass
 class BgrShuffling(ComparingDetector):
     """Gap = accuracy on pictures with red and blue swapped - accuracy on the same items.
 
     Shapes and layout stay the same, so a model that recognises the scene keeps its answer. If
     colour carries meaning (histology, charts), clean models drop too.
-
-    References
-    ----------
-    Lu et al., arXiv 2410.07030.
-    Differs from the paper in being a detector with tests, and in the items left out.
     """
 
-    settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    about = ABOUT
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return each item's question on its own and on the swapped picture.

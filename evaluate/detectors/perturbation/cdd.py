@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from rapidfuzz.distance import Levenshtein
@@ -19,7 +19,6 @@ from ...scoring.comparison import (
     ComparingDetector,
     Condition,
     Contrast,
-    Settings,
     if_equally_hard,
     mcnemar_score,
     relative_score,
@@ -92,10 +91,6 @@ class CDD(ComparingDetector):
     tolerance, threshold : float
         The paper's alpha and xi: the distance that is near, and the share of near samples above
         which an item counts as leaked.
-
-    References
-    ----------
-    Dong et al., arXiv 2402.15938. Differs from the paper as described in ``about``.
     """
 
     n_samples: int = 20
@@ -103,8 +98,7 @@ class CDD(ComparingDetector):
     tolerance: float = 0.05
     threshold: float = 0.01
     max_new_tokens: int = MAX_TOKENS
-    settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    about = ABOUT
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return the greedy reply and the samples of each item, asked as the benchmark asks it.

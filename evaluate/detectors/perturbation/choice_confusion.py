@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
@@ -18,7 +18,6 @@ from ...protocol.detector import About, Answers, Helpers, cached_per_benchmark
 from ...scoring.comparison import (
     ComparingDetector,
     Contrast,
-    Settings,
     mcnemar_score,
     relative_score,
     threshold_score,
@@ -114,16 +113,10 @@ class ChoiceConfusion(ComparingDetector):
     ----------
     label : callable, optional
         A `flipbench.models.chat.labels.recorded_labels`. Without one, only rules exclude options.
-
-    References
-    ----------
-    Yao et al., arXiv 2406.13236, choice confusion; Park et al., arXiv 2511.03774, tables 2 and 13.
-    Differs from the paper in how options are drawn (`generalise`) and in its default rule.
     """
 
     label: Labeller | None = None
-    settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    about = ABOUT
 
     def with_helpers(self, helpers: Helpers) -> ChoiceConfusion:
         """Return the detector with a judge."""
@@ -203,12 +196,6 @@ def generalise(items: Sequence[Item], seed: int) -> list[Generalised]:
     and from all other donors (case-folded), is not generic, is a bare number (a single letter) only
     if the right answer is one, and neither contains all words of the right answer nor consists of
     words of it.
-
-    References
-    ----------
-    Yao et al., arXiv 2406.13236, choice confusion.
-    Differs from the paper in specifying what it leaves open: the choice of donors, and that options
-    are reshuffled.
     """
     donors = _donors(items)
     return [new for item in items if (new := _generalise(item, donors, seed)) is not None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
@@ -16,7 +16,6 @@ from ...scoring.comparison import (
     ComparingDetector,
     Condition,
     Contrast,
-    Settings,
     below_reference_score,
     relative_score,
 )
@@ -54,23 +53,14 @@ def rotate(options: Sequence[str], answer: int, rotation: int) -> tuple[tuple[st
     return tuple(options[(j + rotation) % k] for j in range(k)), (answer - rotation) % k
 
 
-@dataclass
 class CircularEval(ComparingDetector):
     """Gap = share of items right in all k rotations - accuracy in rotation 0, never above 0.
 
     It measures position bias as well as memory; ``details["chosen_slots"]`` counts the slots a
     model chose over all rotations, in which every option occupies every slot once.
-
-    References
-    ----------
-    Liu et al., arXiv 2307.06281, CircularEval strategy; Park et al., arXiv 2511.03774, tables 2
-    and 13.
-    Differs from the paper in that rotation 0 is the plain question's own answer, so that the gap
-    cannot be positive, and in rule 'relative'.
     """
 
-    settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    about = ABOUT
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return k rotations of every multiple-choice item; the first is the plain question."""

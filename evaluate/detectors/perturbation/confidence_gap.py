@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from functools import partial
 
 import scipy
@@ -16,7 +15,6 @@ from ...protocol.detector import About
 from ...scoring.comparison import (
     ComparingDetector,
     Contrast,
-    Settings,
     if_equally_hard,
     mcnemar_score,
     relative_score,
@@ -48,7 +46,6 @@ ABOUT = About(
 )
 
 
-@dataclass
 class ConfidenceGap(ComparingDetector):
     """Mean of ln p(right letter), perturbed - original, in nats.
 
@@ -59,8 +56,7 @@ class ConfidenceGap(ComparingDetector):
     image, if items share one).
     """
 
-    settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    about = ABOUT
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return the original and the perturbed version of every multiple-choice pair."""

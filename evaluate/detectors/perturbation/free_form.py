@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -15,7 +15,7 @@ from flipbench.prompting.prompts import PromptSettings, open_prompt
 from flipbench.prompting.wrappers import answer_text
 
 from ...protocol.detector import About, Helpers
-from ...scoring.comparison import ComparingDetector, Condition, Contrast, Settings
+from ...scoring.comparison import ComparingDetector, Condition, Contrast
 from ...scoring.text_match import fold
 from .perturbation_gap import RULES
 
@@ -64,17 +64,11 @@ class FreeFormGap(ComparingDetector):
     judge : callable, optional
         A `flipbench.models.chat.answer_judge.recorded_judge`. Without one, replies are scored by
         exact match.
-
-    References
-    ----------
-    Park et al., arXiv 2511.03774, appendix F.7. Differs from the paper as described in
-    ``about.deviates_from_paper``.
     """
 
     judge: ReplyJudge | None = None
-    settings: Settings = field(default_factory=Settings)
     max_new_tokens: int = 64
-    about: About = ABOUT
+    about = ABOUT
 
     def with_helpers(self, helpers: Helpers) -> FreeFormGap:
         """Return the detector with a judge."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item
@@ -13,7 +12,6 @@ from ...protocol.detector import About
 from ...scoring.comparison import (
     ComparingDetector,
     Contrast,
-    Settings,
     relative_score,
     two_conditions,
 )
@@ -48,20 +46,14 @@ _REFERS = re.compile(
 )
 
 
-@dataclass
 class NoneOfTheOthers(ComparingDetector):
     """Gap = accuracy with "None of the other answers" in the right slot - accuracy as released.
 
     A model that recognises the memorised text does not find it; one that reasons rejects every
     other option, which is harder for any model.
-
-    References
-    ----------
-    Salido et al., arXiv 2502.12896. Differs from the paper as described in ``about``.
     """
 
-    settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    about = ABOUT
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return each item that has an option to replace, as released and with it replaced."""

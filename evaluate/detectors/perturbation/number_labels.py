@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Score
@@ -15,7 +14,6 @@ from ...scoring.comparison import (
     Comparison,
     Contrast,
     Rule,
-    Settings,
     relative_score,
     two_conditions,
 )
@@ -43,20 +41,14 @@ ABOUT = About(
 _NUMBER = re.compile(r"\W*\d[\d.,]*\W*")
 
 
-@dataclass
 class NumberLabels(ComparingDetector):
     """Gap = accuracy with options labelled 1, 2, 3 - accuracy with A, B, C.
 
     Options, order and question stay as they are, so a model that looked the answer up in the image
     needs the right option's number; one that memorised a letter has nothing to say.
-
-    References
-    ----------
-    Li et al., arXiv 2405.19740. Differs from the paper as described in ``about``.
     """
 
-    settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    about = ABOUT
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return each item whose options can be numbered, with letters and with numbers."""

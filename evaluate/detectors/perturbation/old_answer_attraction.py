@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -66,8 +66,8 @@ class OldAnswerAttraction:
     (old answer - expected).
     """
 
-    settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    settings: Settings = Settings()
+    about = ABOUT
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return the perturbed question of every pair with three or more options."""

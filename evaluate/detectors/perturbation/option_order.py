@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
@@ -16,7 +16,6 @@ from ...protocol.rules import Bands
 from ...scoring.comparison import (
     ComparingDetector,
     Contrast,
-    Settings,
     bands_score,
     mcnemar_score,
     relative_score,
@@ -90,18 +89,10 @@ class OptionOrder(ComparingDetector):
     ``details["leakage"]`` counts the items right before and wrong after: ``rate`` = b/n (the
     paper's instance leakage, which is a(1-a) for a model that answers independently each time with
     accuracy a), and ``normalised`` = gap / CR.
-
-    References
-    ----------
-    Song et al., arXiv 2411.03823, option order sensitivity test.
-    Differs from the paper in its default rule, in `flipbench.prompting.parsing` for both orders,
-    and in rules 'shuffles' and 'relative'; position bias affects the first order too, so prefer
-    'relative' if there is a clean model.
     """
 
-    settings: Settings = field(default_factory=Settings)
     n_shuffles: int = 3
-    about: About = ABOUT
+    about = ABOUT
 
     def shuffled(self, item: Item, prompt_settings: PromptSettings) -> Query | None:
         """Return the question with its options in the first other order; None if it has none."""

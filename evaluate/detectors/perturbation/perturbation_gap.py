@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
@@ -13,7 +12,6 @@ from ...protocol.detector import About, Answers
 from ...scoring.comparison import (
     ComparingDetector,
     Contrast,
-    Settings,
     if_equally_hard,
     mcnemar_score,
     relative_score,
@@ -46,24 +44,14 @@ ABOUT = About(
 )
 
 
-@dataclass
 class PerturbationGap(ComparingDetector):
     """Gap = accuracy on perturbed items - accuracy on the same items in their original version.
 
     ``suspects`` counts the items answered right on the original and wrong on the perturbed
     version: ``rate`` = b/n, ``share`` = b/(n11 + b), the share of right answers lost.
-
-    References
-    ----------
-    Park et al., arXiv 2511.03774, tables 2 and 13 (sign rule).
-    Differs from the paper in its default rule, in comparing only items answered in both versions,
-    and in refusing a verdict if replies are unreadable or items too few. In pairs that were found
-    (`PairedBenchmark.exchangeable` is False) either version may be harder, so the rules without a
-    reference model report the gap and its interval but no verdict.
     """
 
-    settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    about = ABOUT
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return the original and the perturbed version of every multiple-choice pair."""

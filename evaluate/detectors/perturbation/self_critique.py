@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -19,7 +19,6 @@ from ...scoring.comparison import (
     ComparingDetector,
     Condition,
     Contrast,
-    Settings,
     if_equally_hard,
     mcnemar_score,
     relative_score,
@@ -89,15 +88,10 @@ class SelfCritique(ComparingDetector):
     ----------
     max_new_tokens : int
         Limit of each reply, at most 256: no statistics are kept of longer ones.
-
-    References
-    ----------
-    Tao et al., arXiv 2510.09259. Differs from the paper as described in ``about``.
     """
 
-    settings: Settings = field(default_factory=Settings)
     max_new_tokens: int = MAX_NEW_TOKENS
-    about: About = ABOUT
+    about = ABOUT
 
     def __post_init__(self) -> None:
         """Refuse replies too long to keep their entropies."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,6 @@ from ...scoring.comparison import (
     ComparingDetector,
     Condition,
     Contrast,
-    Settings,
     if_equally_hard,
     mcnemar_score,
     relative_score,
@@ -86,15 +85,10 @@ class ZeroCoT(ComparingDetector):
 
     Rule ``unmasked`` subtracts the gap of the same items with reasoning: it is below 0 if
     reasoning rescues answers that are wrong at once, which hides memorised answers to originals.
-
-    References
-    ----------
-    Lan et al., arXiv 2605.21856. Differs from the paper as described in ``about``.
     """
 
-    settings: Settings = field(default_factory=Settings)
     max_new_tokens: int = MAX_NEW_TOKENS
-    about: About = ABOUT
+    about = ABOUT
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return both versions of every multiple-choice pair, asked for the letter and for steps.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import scipy
@@ -114,11 +114,6 @@ def constat(
     ------
     ValueError
         If shapes do not match, or there are fewer than 3 models or no items.
-
-    References
-    ----------
-    Dekoninck et al., ConStat, arXiv 2405.16281, in its simplest form. Differs from the paper in the
-    curve (see `difficulty_curve`).
     """
     own, others = np.asarray(target, dtype=float), np.asarray(models, dtype=float)
     if own.ndim != 2 or others.ndim != 3 or others.shape[1:] != own.shape or own.shape[0] != 2:
@@ -168,8 +163,8 @@ class ConStat:
     to be clean, at least 3.
     """
 
-    settings: Settings = field(default_factory=Settings)
-    about: About = ABOUT
+    settings: Settings = Settings()
+    about = ABOUT
 
     def probes(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Probe]:
         """Return the original and the perturbed question of every multiple-choice pair."""

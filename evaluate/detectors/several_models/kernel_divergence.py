@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -78,10 +78,6 @@ def kernel_divergence(
     ------
     ValueError
         If shapes do not match, there are fewer than 2 items, or most embeddings are equal.
-
-    References
-    ----------
-    Choi et al., How Contaminated Is Your Benchmark?, arXiv 2502.00678, and its code.
     """
     states = [np.asarray(side, dtype=float) for side in (before, after)]
     shapes = [z.shape for z in states]
@@ -192,16 +188,11 @@ class KernelDivergence:
     ----------
     n_folds : int
         With 8 folds the smallest p-value is 1/256.
-
-    References
-    ----------
-    Choi et al., arXiv 2502.00678. Differs from the paper as described in
-    ``about.deviates_from_paper``.
     """
 
-    settings: Settings = field(default_factory=Settings)
+    settings: Settings = Settings()
     n_folds: int = 8
-    about: About = ABOUT
+    about = ABOUT
 
     def __post_init__(self) -> None:
         """Refuse a single fold."""

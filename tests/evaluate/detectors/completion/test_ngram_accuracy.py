@@ -16,7 +16,7 @@ from flipbench.models.vlm.huggingface import HuggingFaceVLM
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.benchmark import reword
 
-NGRAMS = NgramAccuracy(reword)
+NGRAMS = NgramAccuracy(reword=reword)
 
 
 def scores_of(detector: Any, benchmark: PairedBenchmark, *answers: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from flipbench.evaluate.scoring.text_match import continuation, mentions, rouge_
 from flipbench.prompting.prompts import PromptSettings
 from flipbench.shapes.benchmark import reword
 
-SLOTS, GUIDED, MISSING = SlotGuessing(reword), GuidedPrompting(), MissingOption()
+SLOTS, GUIDED, MISSING = SlotGuessing(reword=reword), GuidedPrompting(), MissingOption()
 CHATTING = [SLOTS, GUIDED, MISSING]
 
 

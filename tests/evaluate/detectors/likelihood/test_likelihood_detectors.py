@@ -7,7 +7,7 @@ import pytest
 
 from flipbench.core.randomness import generator
 from flipbench.core.records import Probe, Response, Score
-from flipbench.evaluate.detectors.likelihood.codec import CoDeC
+from flipbench.evaluate.detectors.likelihood.codec import CoDeC, CoDeCAnswers, CoDeCTexts
 from flipbench.evaluate.detectors.likelihood.loss import AnswerLoss
 from flipbench.evaluate.detectors.likelihood.min_k import MinK, MinKAnswers
 from flipbench.evaluate.detectors.likelihood.order_trend import OrderTrendDetector
@@ -161,9 +161,8 @@ def test_a_trend_the_reference_shares_is_an_artifact(
     assert alone["controlled"].lacks_reference and alone["paper"].verdict == "contaminated"
 
 
-@pytest.mark.parametrize("scored", ["text", "item", "answer"])
-def test_context_hurts_a_memoriser_and_helps_others(scored: Any, world: Any) -> None:
-    detector = CoDeC(scored)
+@pytest.mark.parametrize("detector", [CoDeCTexts(), CoDeC(), CoDeCAnswers()])
+def test_context_hurts_a_memoriser_and_helps_others(detector: CoDeC, world: Any) -> None:
 
     def disturbed(probe: Probe) -> float:
         return -0.1 - 2 * (probe.variant == "in context")
@@ -181,14 +180,14 @@ def test_context_hurts_a_memoriser_and_helps_others(scored: Any, world: Any) -> 
 
 
 def test_the_context_contains_only_other_items(world: Any) -> None:
-    for scored in ("text", "item", "answer"):
-        probes = CoDeC(scored).probes(world.benchmark, ASKING)  # type: ignore[arg-type]
+    for detector in (CoDeCTexts(), CoDeC(), CoDeCAnswers()):
+        probes = detector.probes(world.benchmark, ASKING)
         own = {item.id: item.question for item in world.benchmark.originals}
         behind = [p for p in probes if p.variant == "in context"]
         assert len(behind) == 80 and len({p.id for p in behind}) == 80
         for probe in behind:
-            whole = probe.continuation if scored == "text" else probe.prompt
-            context = whole if scored == "item" else whole.rsplit("\n\n", 1)[0]
+            whole = probe.continuation if detector.scored == "text" else probe.prompt
+            context = whole if detector.scored == "item" else whole.rsplit("\n\n", 1)[0]
             assert context.count("Answer: ") == 3
             assert own[probe.item_id] + "\n" not in context
 

@@ -110,7 +110,7 @@ def test_items_with_options_that_may_be_right_are_left_out(make_world: Any) -> N
         unread = question == world.benchmark.originals[-1].question
         return None if unread else "some" if question in questions else "none"
 
-    judged = ChoiceConfusion(label)
+    judged = ChoiceConfusion(label=label)
     assert judged.probes(world.benchmark, ASKING) == DETECTOR.probes(world.benchmark, ASKING)
     answers = world.ask(judged, world.seer())
     tasks = list(judged.to_judge(world.benchmark, answers))

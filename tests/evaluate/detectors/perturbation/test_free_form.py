@@ -217,7 +217,7 @@ def test_own_other_and_tied_answers_of_the_worked_example(make_item: Any, tmp_pa
     with Run(tmp_path) as run:
         read = judged(script, detector.to_judge(benchmark, model), run)
     assert script.asked == 10, "the same reply to both versions is judged once"
-    found = scores(FreeFormGap(read), benchmark, model)["mcnemar"]
+    found = scores(FreeFormGap(judge=read), benchmark, model)["mcnemar"]
     right = found.accuracies
     assert right["original, judged"] == Count(k=7, n=10), "halves: .70 of 5"
     assert right["perturbed, judged"] == Count(k=3, n=10)
@@ -235,10 +235,10 @@ def test_exact_replies_skip_the_judge_and_unread_verdicts_are_missing(
     with Run(tmp_path) as run:
         read = judged(script, FreeFormGap().to_judge(benchmark, model), run)
     assert script.asked == 2
-    found = scores(FreeFormGap(read), benchmark, model)["mcnemar"]
+    found = scores(FreeFormGap(judge=read), benchmark, model)["mcnemar"]
     assert (found.n, found.n_dropped) == (11, 1)
     assert found.unparsed == {"original, judged": 1, "perturbed, judged": 1}
-    unjudged = scores(FreeFormGap(lambda *_: JudgedReply(None)), benchmark, model)["mcnemar"]
+    unjudged = scores(FreeFormGap(judge=lambda *_: JudgedReply(None)), benchmark, model)["mcnemar"]
     assert unjudged.n == 11 and unjudged.unparsed["original, judged"] == 0
 
 
