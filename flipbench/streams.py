@@ -1,7 +1,7 @@
 """The standard streams of a command: closed ones, and ones whose reader has gone away.
 
 Below ``cron``, after ``>&-`` and before ``| head``, a command does its work and ends with its own
-status; what nobody can read is dropped.
+status; output that nobody can read is dropped.
 """
 
 from __future__ import annotations

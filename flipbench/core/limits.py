@@ -1,7 +1,7 @@
 """How much files from elsewhere may unpack to: all limits in one place, and what raises them.
 
-A small file can unpack to any size. Sizes that a file tells about itself are checked before they
-are believed with memory, and what is read is counted.
+A small file can unpack to any size. A size that a file states is checked before
+memory is allocated for it, and what is read is counted.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Redirects to another server are refused: it would get the key, the pictures and the say."""
+"""Redirects to another server are refused: it would get the key and the pictures, and answer."""
 
 from __future__ import annotations
 

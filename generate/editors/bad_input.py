@@ -1,4 +1,4 @@
-"""Name what a pipeline would pass over in silence: cut captions, blank controls, NaN."""
+"""Report problems that diffusers ignores: cut captions, blank control images, NaN."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from flipbench.evaluate.reasoning.cases import read_cases
 from flipbench.evaluate.reasoning.replies import _object
 from flipbench.export.recipe import _rows
 from flipbench.filters.audit.direct_reveal import read_reveal
-from flipbench.generate.given_answers import read_new_answers
+from flipbench.generate.flip import read_new_answers
 
 DEEP = ['{"a":' * 50_000, "[" * 50_000, f'{{"a": {"9" * 5_000}}}', f"[{'9' * 5_000}]"]
 READERS: list[Callable[[Path], Any]] = [

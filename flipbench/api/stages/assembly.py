@@ -43,8 +43,7 @@ from flipbench.filters.funnel import read_doubtful
 from flipbench.filters.judges.api import APIJudgeSpec, LocalJudgeSpec
 from flipbench.filters.pipeline import FOLDER
 from flipbench.generate.captioners.api import APICaptioner
-from flipbench.generate.flip import UNIFORM
-from flipbench.generate.given_answers import read_new_answers
+from flipbench.generate.flip import UNIFORM, read_new_answers
 from flipbench.generate.letters import matched_letters
 from flipbench.generate.pictures import (
     ByChat,
