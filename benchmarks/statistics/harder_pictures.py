@@ -31,7 +31,7 @@ from flipbench.distributed.workers import Workers
 from flipbench.evaluate import pipeline
 from flipbench.evaluate.detectors.registry import make_detector
 from flipbench.prompting.prompts import PromptSettings
-from studies.population.conditions import Edit, as_made, blurred, edited, failed
+from studies.population.settings import Edit, as_made, blurred, edited, failed
 
 RULES = {
     "McNemar": ("perturbation_gap", "mcnemar"),

@@ -31,14 +31,15 @@ from flipbench.evaluate.protocol.grid import Kind
 from flipbench.evaluate.scoring.conditions import Condition
 from flipbench.models.engine import Answers, answers_of
 from flipbench.prompting.prompts import PromptSettings
-from studies.population.conditions import CONDITIONS, edited
 from studies.population.results import SHUFFLED
 from studies.population.settings import (
+    CONDITIONS,
     CONTROL,
     KindConfig,
     Lineage,
     StudyConfig,
     draws,
+    edited,
     experiment,
     safe,
 )

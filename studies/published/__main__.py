@@ -9,8 +9,7 @@ import typer
 
 from flipbench.cli import main
 from flipbench.commands.printing import say
-from flipbench.core.errors import DataError
-from studies.published.audit import AuditRow, examine_audit, read_audit
+from studies.published.audit import examine_audit, read_audit
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -25,21 +24,17 @@ def recompute(
 
     Exit status 1 where something cannot be true.
     """
-    tables = list(map(_read, dict.fromkeys(paths)))
+    tables = list(map(read_audit, dict.fromkeys(paths)))
     lines, issues = [f"rows of audits: {sum(map(len, tables))}"], examine_audit(tables)
-    wrong, odd = [i for i in issues if i.wrong], [i for i in issues if not i.wrong]
-    for name, listed in (("cannot all be true", wrong), ("odd, but possible", odd)):
-        lines += ["", f"{len(listed)} {'finding' if len(listed) == 1 else 'findings'}: {name}"]
-        lines += [f"  {issue}" for issue in listed]
+    for name, wrong in (("cannot all be true", True), ("odd, but possible", False)):
+        texts = [f"  {issue}" for issue in issues if issue.wrong == wrong]
+        lines += [
+            "",
+            f"{len(texts)} {'finding' if len(texts) == 1 else 'findings'}: {name}",
+            *texts,
+        ]
     say("\n".join(lines))
-    raise typer.Exit(1 if wrong else 0)
-
-
-def _read(path: Path) -> list[AuditRow]:
-    rows = read_audit(path)
-    if rows is None:
-        raise DataError(f"{path}: no table of the audit; for others, run `flipbench doctor`")
-    return rows
+    raise typer.Exit(1 if any(issue.wrong for issue in issues) else 0)
 
 
 if __name__ == "__main__":

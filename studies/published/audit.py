@@ -84,11 +84,11 @@ class AuditIssue(NamedTuple):
 Check = Callable[[Sequence[AuditRow]], Iterator[AuditIssue]]
 
 
-def read_audit(path: Path) -> list[AuditRow] | None:
-    """Return the rows of an audit's table; None if the file has other columns."""
+def read_audit(path: Path) -> list[AuditRow]:
+    """Return the rows of an audit's table."""
     header, rows = numbered_rows(path)
     if not _checks(header):
-        return None
+        raise DataError(f"{path}: no table of the audit; for others, run `flipbench doctor`")
     return [AuditRow(path.name, line, row) for line, row in rows]
 
 

@@ -1,9 +1,8 @@
 """How the two tiny models of the embedded world were trained, and populations of such models.
 
-Reading order: ``tiny`` (build the models: LLaVA, Qwen2-VL and InternVL classes), ``curriculum``
-(their training text), ``exam`` (batches, and accuracy along the way), ``pretrain`` (the script).
-Then populations: ``attention`` (initial weights), ``drills`` (training text), ``lineage`` (one
-model), ``population`` (the script).
+Reading order: ``tiny`` (build the models: LLaVA, Qwen2-VL and InternVL classes; initial weights),
+``curriculum`` (their training text), ``exam`` (batches, and accuracy along the way), ``pretrain``
+(the script). Then populations: ``lineage`` (one model), ``population`` (the script).
 
 The weights are shipped with flipbench (``flipbench/shapes/checkpoints``). To train them again:
 ``python -m studies.tiny_models.pretrain --family llava --export DIR``. To add a family, build

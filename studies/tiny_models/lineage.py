@@ -28,18 +28,17 @@ from flipbench.prompting.prompts import (
 from flipbench.shapes.benchmark import N_ITEMS, Edition, shapes_vqa
 from flipbench.shapes.questions import KINDS, QuestionFamily
 from flipbench.shapes.render import render
-from studies.tiny_models.attention import prepare_attention
-from studies.tiny_models.curriculum import corpus
-from studies.tiny_models.drills import (
+from studies.tiny_models.curriculum import (
     WORDS,
     answer_turns,
+    corpus,
     find_turn,
     lookup_turns,
     share_words,
 )
 from studies.tiny_models.exam import Exam, Pool
 from studies.tiny_models.pretrain import Extra, Lesson, Pretraining, export
-from studies.tiny_models.tiny import BUILDERS, Size, build, plain_template
+from studies.tiny_models.tiny import BUILDERS, Size, build, plain_template, prepare_attention
 
 SizeName = Literal["small", "large"]
 Level = Literal["weak", "strong"]
@@ -77,16 +76,8 @@ LEVELS: dict[Level, Steps] = {"weak": Steps(more=0), "strong": Steps()}
 class Lineage:
     """A model that shares no weights, no training scene's draw and no seed with any other.
 
-    Attributes
-    ----------
-    family : {"llava", "qwen2_vl", "internvl"}
-        Its model class.
-    size : {"small", "large"}
-        Of its language model (``SIZES``).
-    level : {"weak", "strong"}
-        How long it is trained (``LEVELS``).
-    seed : int
-        Of its weights, scenes and conversations; every lineage has another.
+    ``size`` is that of its language model (``SIZES``), ``level`` how long it is trained
+    (``LEVELS``), and ``seed`` that of its weights, scenes and conversations.
     """
 
     family: str
@@ -113,14 +104,9 @@ class MixedIn:
     is drawn changes, so a lineage with items mixed in differs from the lineage itself in these
     conversations only, unless its first lesson of questions is repeated more or less often.
 
-    Attributes
-    ----------
-    seed, n_items : int
-        The draw of ``shapes-vqa`` (`flipbench.shapes.benchmark.Edition`).
-    copies : int
-        How often each item is shown in each pass of such a lesson.
-    as_texts : bool
-        Whether all of question, options and answer is learned, as running text.
+    ``seed`` and ``n_items`` give the draw of ``shapes-vqa`` (`flipbench.shapes.benchmark.Edition`);
+    each item is shown ``copies`` times in each pass of such a lesson. With ``as_texts``, question,
+    options and answer are all learned, as running text.
     """
 
     seed: int

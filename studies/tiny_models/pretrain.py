@@ -103,14 +103,8 @@ def export(model: Any, processor: Any, folder: Path) -> Any:
 class Extra:
     """Conversations that are mixed into a lesson's own, evenly over its steps.
 
-    Attributes
-    ----------
-    turns : sequence of list of Turn
-        The conversations, in the order in which they are shown.
-    pool : Pool, optional
-        Their images; None: they have none.
-    rows : sequence of int
-        The image of each conversation.
+    ``turns`` are in the order in which they are shown; ``pool`` has their images, if any, and
+    ``rows`` says which one belongs to each.
     """
 
     turns: Sequence[list[Turn]]

@@ -32,7 +32,7 @@ from diffusers.models.attention_dispatch import attention_backend
 from transformers import T5EncoderModel
 
 from studies.tiny_models.flux.autoencoder import sharpen, train_autoencoder
-from studies.tiny_models.flux.denoiser import Denoising
+from studies.tiny_models.flux.denoiser import Denoising, Parts
 from studies.tiny_models.flux.exam import Exam
 from studies.tiny_models.flux.examples import (
     Examples,
@@ -42,7 +42,6 @@ from studies.tiny_models.flux.examples import (
     encode_groups,
 )
 from studies.tiny_models.flux.optimizing import Log
-from studies.tiny_models.flux.parts import Parts
 from studies.tiny_models.flux.pictures import benchmark_hashes
 from studies.tiny_models.flux.text_encoder import new_tokenizer, train_text_encoder
 

@@ -21,11 +21,12 @@ from flipbench.core.paired import PairedBenchmark
 from flipbench.shapes.benchmark import shapes_vqa
 from studies.population import study as population
 from studies.population.__main__ import app
-from studies.population.conditions import CONDITIONS, edited
 from studies.population.settings import (
+    CONDITIONS,
     Lineage,
     StudyConfig,
     drawn_order,
+    edited,
     experiment,
     lineages_of,
     load_study,

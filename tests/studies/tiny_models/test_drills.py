@@ -4,7 +4,7 @@ import numpy as np
 
 from flipbench.prompting.prompts import LETTERS
 from flipbench.shapes.questions import answer, fresh_scene, questions_on
-from studies.tiny_models.drills import (
+from studies.tiny_models.curriculum import (
     answer_turns,
     find_turn,
 )
