@@ -20,6 +20,7 @@ from transformers.utils import is_torchvision_available
 
 import flipbench as fb
 from flipbench.core.paired import PairedBenchmark
+from flipbench.shapes import demos
 from tests.fixtures.command_line import Flipbench
 from tests.fixtures.stored_run import unpack
 from tests.outputs.visible_text import visible_text
@@ -38,7 +39,7 @@ PACKAGES = (
 MASKED = {
     r"\x1b\[[\d;]*m": "",
     r"\b[\d.]+ [TG]FLOP/s": "N FLOP/s",
-    r"\s+[\d.,]+ (s|min|h)\b(?! an hour)": " N s",
+    r" *(?<![\w.,])[\d.,]+ (s|min|h)\b": " N s",
     rf'\b({PACKAGES})("?:|\n| v?) *"?\d+\.\d+\.\d+[^"\s]*': r"\1\2 VERSION",
 }
 """What another machine, day or release says otherwise."""
@@ -69,6 +70,11 @@ JUDGED = ("--judged-by", "two people")
 SESSIONS = {
     "demo": Session(
         tuple(("demo", *size, "--dry-run") for size in ((), ("--small",), ("--diffusion",)))
+    ),
+    "demo-small": Session(
+        (("demo", "--small", "--quiet"),),
+        tuple(f"runs/demo-small/report/{name}" for name in ("index.html", "*.md")),
+        on_terminal=True,
     ),
     "run": Session(
         (("run", *RUN, "--dry-run"), ("run", *RUN, "--quiet")),
@@ -168,6 +174,18 @@ def assert_golden(name: str, texts: Mapping[str, str]) -> None:
     ]
     shown = [line if len(line) < 2000 else f"{line[:2000]} …" for line in diff]
     assert not diff, "\n".join([f"users see other texts; if that is meant, {REWRITE}", *shown])
+
+
+@pytest.fixture(autouse=True)
+def quick_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the demo ask models that need no training; a dry run describes the real one."""
+    demo_of = demos.demo_of
+
+    def quick_demo_of(**options: bool) -> demos.Demo:
+        demo = demo_of(**options)
+        return demo if "--dry-run" in sys.argv else replace(demo, file=HERE / "demo.yaml")
+
+    monkeypatch.setattr(demos, "demo_of", quick_demo_of)
 
 
 @pytest.mark.parametrize("name", SESSIONS)
