@@ -15,9 +15,9 @@ from pathlib import Path
 from flipbench.api.stages.assembly import Assembly
 from flipbench.api.stages.attempts import write_attempts
 from flipbench.api.stages.backends import api_cost, batch_size_for, missing_key
+from flipbench.api.stages.existing_pairs import load_existing, plan_existing
 from flipbench.api.stages.generation import generate, n_made, plan_generation
 from flipbench.api.stages.phases import memory_plan
-from flipbench.benchmarks import PairsSpec, load_pairs
 from flipbench.config.kinds import JudgeSpec, is_plug_in
 from flipbench.core.paired import UNJUDGED, Candidate, PairedBenchmark
 from flipbench.core.records import Verdict
@@ -38,13 +38,8 @@ log = logging.getLogger(__name__)
 
 def make_pairs(assembly: Assembly) -> tuple[PairedBenchmark, list[StageReport]]:
     """Make or load the paired benchmark of a configuration, and save it in the run directory."""
-    spec = assembly.config.benchmark
-    if isinstance(spec, PairsSpec):
-        existing = load_pairs(spec, assembly.run.images)
-        log.info("%s", existing.summary())
-        benchmark = replace(existing.benchmark, pairs=existing.benchmark.pairs[: assembly.limit])
-        benchmark.save(assembly.benchmark_folder)
-        return benchmark, []
+    if assembly.has_pairs:
+        return load_existing(assembly)
     if any(missing_key(spec) for spec in assembly.config.filter.judges):
         for judge_spec, _, todo in _to_judge(assembly, assembly.generator.progress(assembly.items)):
             if todo and (error := missing_key(judge_spec)):
@@ -81,6 +76,8 @@ def rebuild_kept(assembly: Assembly, kept: Path) -> tuple[PairedBenchmark, list[
 
     Only listed edits that the run lacks are captioned and drawn, whichever attempts they are.
     """
+    if assembly.has_pairs:
+        return load_existing(assembly, kept)
     rows = read_kept(kept)
     edit_ids = {row.item_id: row.edit_id for row in rows if row.edit_id}
     in_run = [c for c in candidates_of(assembly.run, edit_ids) if c.edit]
@@ -111,7 +108,7 @@ def plan_pairs(assembly: Assembly) -> list[str]:
     It asks for no editor's files before anything is made, since they may be on another machine.
     """
     if assembly.has_pairs:
-        return ["the pairs exist already"]
+        return plan_existing(assembly)
     generated = assembly.config.generate
     plug_ins = [spec.kind for spec in (generated.captioner, generated.editor) if is_plug_in(spec)]
     if plug_ins or not n_made(assembly.run):

@@ -90,7 +90,10 @@ class FilterResult(display.Result):
         )
 
     def __str__(self) -> str:
-        return f"{len(self.pairs.pairs):,} pairs of {self.pairs.name} kept, in {self.run}/benchmark"
+        kept = "kept" if self.pairs.judged_by or not self.pairs.pairs else "that nobody has judged"
+        return (
+            f"{len(self.pairs.pairs):,} pairs of {self.pairs.name} {kept}, in {self.run}/benchmark"
+        )
 
     def _repr_html_(self) -> str:
         caption = "Items that were left after each step."
