@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import json
 import os
@@ -184,21 +183,34 @@ class HTTPEditor:
                 " flipbench does not read"
             )
         try:
-            if not content_type.startswith("image/"):
-                text = _image_of(json.loads(data))
-                data = base64.b64decode(text.rsplit(",", 1)[-1], validate=True)
-            image = open_image(io.BytesIO(data))
-            check_size(*image.size, self.spec.url)
-            image.load()
-        except (
-            *(ValueError, KeyError, TypeError, RecursionError, binascii.Error),
-            *(OSError, Image.DecompressionBombError, SyntaxError),
-        ) as error:
+            is_image = content_type.startswith("image/")
+            return decode_picture(data if is_image else _image_of(json.loads(data)), self.spec.url)
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ServiceError(
                 f"{self.spec.url}: the reply is neither an image nor JSON with a base64 'image'"
                 f" ({self._scrub.error(str(error)) or type(error).__name__})"
             ) from None
-        return image
+
+
+def decode_picture(reply: bytes | str, server: str) -> Image.Image:
+    """Return the picture in a server's reply: an image file, or base64, also as a data URL.
+
+    Raises
+    ------
+    ValueError
+        If it is none.
+    DataError
+        If it is too large or too small.
+    """
+    try:
+        if isinstance(reply, str):
+            reply = base64.b64decode(reply.rsplit(",", 1)[-1], validate=True)
+        image = open_image(io.BytesIO(reply))
+        check_size(*image.size, server)
+        image.load()
+    except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ValueError(str(error)) from error
+    return image
 
 
 def _image_of(reply: Any) -> str:

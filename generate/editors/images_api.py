@@ -6,13 +6,10 @@ this route.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import io
+import math
 import re
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Self
 
@@ -23,7 +20,7 @@ from flipbench.config.chat import ChatSpec
 from flipbench.config.kinds import Context
 from flipbench.config.trust import KeyPath
 from flipbench.core.errors import DataError, PrerequisiteError, ServiceError
-from flipbench.core.images import ImageStore, check_size, open_image, png_bytes
+from flipbench.core.images import ImageStore, png_bytes
 from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Value
 from flipbench.models.chat.api import ODD_REPLY, ChatAPI
@@ -31,7 +28,8 @@ from flipbench.models.chat.bounds import RateLimiter, run
 from flipbench.models.chat.scrubbing import parse
 from flipbench.models.protocols import Drawing
 
-from .sizes import SizeRule, pad
+from .http import decode_picture
+from .sizes import Fit, SizeRule, fit
 
 Size = tuple[int, int]
 _SET_HERE = ("model", "image", "prompt", "size", "n", "seed", "mask", "stream")
@@ -123,13 +121,13 @@ class ImagesAPIEditorSpec(Value):
             return self.price.get(_text(size))
         return self.price
 
-    def placement(self, width: int, height: int, subject: str) -> Placement:
+    def plan(self, width: int, height: int, subject: str) -> Fit:
         """Return how a picture is fitted into a size that the model offers.
 
         Of the sizes offered, the one with the least padding, then the smallest.
 
-        >>> ImagesAPIEditorSpec(model="m").placement(640, 480, "x")
-        Placement(source=(640, 480), scaled=(1365, 1024), sent=(1536, 1024))
+        >>> ImagesAPIEditorSpec(model="m").plan(640, 480, "x")
+        Fit(source_size=(640, 480), scaled_size=(1365, 1024), run_size=(1536, 1024))
 
         Raises
         ------
@@ -137,56 +135,10 @@ class ImagesAPIEditorSpec(Value):
             With ``sizes: any``, if the picture is too large.
         """
         if self.sizes == "any":
-            plan = SizeRule().plan(width, height, _FACTOR, subject)
-            return Placement((width, height), plan.enlarged_size, plan.run_size)
+            return SizeRule().plan(width, height, _FACTOR, subject)
         offered = [(int(w), int(h)) for w, h in (size.split("x") for size in self.sizes)]
-        placements = [_placed((width, height), size) for size in offered]
-        return min(placements, key=lambda place: (place.padded_share, place.sent))
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Sizes (width, height) in pixels: of the source, as scaled, and as sent after padding."""
-
-    source: Size
-    scaled: Size
-    sent: Size
-
-    @property
-    def padded_share(self) -> float:
-        """The share of the sent picture that is padding."""
-        return round(1 - self.scaled[0] * self.scaled[1] / (self.sent[0] * self.sent[1]), 6)
-
-    def fit(self, image: Image.Image) -> Image.Image:
-        """Return the source scaled (Lanczos), with right and bottom edge replicated."""
-        if image.size != self.scaled:
-            image = image.resize(self.scaled, Image.Resampling.LANCZOS)
-        return pad(image, self.sent)
-
-    def restore(self, drawing: Image.Image) -> Image.Image:
-        """Return what was drawn without the padding, at the source's size.
-
-        Raises
-        ------
-        ServiceError
-            If its proportions are not those of the picture that was sent.
-        """
-        distortion = drawing.width * self.sent[1] / (drawing.height * self.sent[0]) - 1
-        if abs(distortion) > _MAX_DISTORTION:
-            raise ServiceError(
-                f"the server drew {_text(drawing.size)} pixels instead of {_text(self.sent)}; set"
-                " sizes to those that the model offers"
-            )
-        scale_x, scale_y = drawing.width / self.sent[0], drawing.height / self.sent[1]
-        area = (0, 0, round(self.scaled[0] * scale_x), round(self.scaled[1] * scale_y))
-        drawing = drawing.convert("RGB").crop(area)
-        if drawing.size != self.source:
-            drawing = drawing.resize(self.source, Image.Resampling.LANCZOS)
-        return drawing
-
-    def to_json(self) -> JsonDict:
-        """Return the sizes as stored with an edit."""
-        return {"source": list(self.source), "scaled": list(self.scaled), "sent": list(self.sent)}
+        plans = [_fitted((width, height), size) for size in offered]
+        return min(plans, key=lambda plan: (_padded_share(plan), plan.run_size))
 
 
 class ImagesAPIEditor:
@@ -234,17 +186,22 @@ class ImagesAPIEditor:
             return DataError(f"{candidate.subject}: no instruction or no image to edit")
         source = candidate.source
         try:
-            place = self.spec.placement(source.width, source.height, candidate.subject)
-            body = self._ask(place.fit(images.open(source)), candidate.caption.text, place, seed)
+            plan = self.spec.plan(source.width, source.height, candidate.subject)
+            body = self._ask(fit(images.open(source), plan), candidate.caption.text, plan, seed)
             drawing = self._read(body)
-            image = place.restore(drawing)
+            image = _restored(drawing, plan)
         except (DataError, ServiceError) as error:
             return error
-        usage = {"cost_usd": self.spec.usd(place.sent), **_token_counts(body)}
-        sizes = place.to_json() | {"received": list(drawing.size)}
+        usage = {"cost_usd": self.spec.usd(plan.run_size), **_token_counts(body)}
+        sizes = {
+            "source": list(plan.source_size),
+            "scaled": list(plan.scaled_size),
+            "sent": list(plan.run_size),
+            "received": list(drawing.size),
+        }
         return Drawing(image, {"sizes": sizes, "usage": usage})
 
-    def _ask(self, image: Image.Image, prompt: str, place: Placement, seed: int) -> Any:
+    def _ask(self, image: Image.Image, prompt: str, plan: Fit, seed: int) -> Any:
         self._limiter.wait(1)
         seeded = {"seed": seed % 2**31} if self.spec.seeded else {}
         try:
@@ -253,7 +210,7 @@ class ImagesAPIEditor:
                     model=self.spec.model,
                     image=("picture.png", png_bytes(image), "image/png"),
                     prompt=prompt,
-                    size=_text(place.sent),
+                    size=_text(plan.run_size),
                     extra_body=self.spec.extra_body | seeded or None,
                 )
             )
@@ -279,25 +236,38 @@ class ImagesAPIEditor:
                 )
             raise self._odd("JSON without a picture")
         try:
-            data = base64.b64decode(encoded.rsplit(",", 1)[-1], validate=True)
-            image = open_image(io.BytesIO(data))
-            check_size(*image.size, self.api.server)
-            image.load()
-        except (
-            *(ValueError, binascii.Error, OSError, SyntaxError),
-            Image.DecompressionBombError,
-        ) as error:
+            return decode_picture(encoded, self.api.server)
+        except ValueError as error:
             raise self._odd(f"no picture ({self.api.scrub.error(str(error))})") from None
-        return image
 
     def _odd(self, problem: str) -> ServiceError:
         return ServiceError(f"{self.api.server} answered with {problem}")
 
 
-def _placed(source: Size, sent: Size) -> Placement:
+def _fitted(source: Size, sent: Size) -> Fit:
     scale = min(sent[0] / source[0], sent[1] / source[1])
     width, height = (max(1, round(edge * scale)) for edge in source)
-    return Placement(source, (min(width, sent[0]), min(height, sent[1])), sent)
+    return Fit(source, (min(width, sent[0]), min(height, sent[1])), sent)
+
+
+def _padded_share(plan: Fit) -> float:
+    """Return the share of the sent picture that is padding."""
+    return round(1 - math.prod(plan.scaled_size) / math.prod(plan.run_size), 6)
+
+
+def _restored(drawing: Image.Image, plan: Fit) -> Image.Image:
+    """Return what was drawn, at whatever size, without the padding and at the source's size."""
+    scale_x, scale_y = (got / sent for got, sent in zip(drawing.size, plan.run_size, strict=True))
+    if abs(scale_x / scale_y - 1) > _MAX_DISTORTION:
+        raise ServiceError(
+            f"the server drew {_text(drawing.size)} pixels instead of {_text(plan.run_size)}; set"
+            " sizes to those that the model offers"
+        )
+    area = (0, 0, round(plan.scaled_size[0] * scale_x), round(plan.scaled_size[1] * scale_y))
+    drawing = drawing.convert("RGB").crop(area)
+    if drawing.size != plan.source_size:
+        drawing = drawing.resize(plan.source_size, Image.Resampling.LANCZOS)
+    return drawing
 
 
 def _text(size: Size) -> str:

@@ -16,16 +16,16 @@ from flipbench.core.records import JsonDict, Value
 
 @dataclass(frozen=True)
 class Fit:
-    """How an image is fitted: source and run size (width, height), and the enlargement factor."""
+    """How an image is fitted: its size (width, height), scaled, and with padding, to run at."""
 
     source_size: tuple[int, int]
+    scaled_size: tuple[int, int]
     run_size: tuple[int, int]
-    enlarged: int = 1
 
     @property
-    def enlarged_size(self) -> tuple[int, int]:
-        """Width and height before padding."""
-        return self.source_size[0] * self.enlarged, self.source_size[1] * self.enlarged
+    def enlarged(self) -> int:
+        """The factor of enlargement, where it is a whole number."""
+        return self.scaled_size[0] // self.source_size[0]
 
     def to_json(self) -> JsonDict:
         """Return the sizes as stored with an edit."""
@@ -96,19 +96,19 @@ class SizeRule(Value):
                 f" {run[1]}, over the limit of {self.max_pixels:,} pixels; raise max_pixels, or"
                 f" {remedy}"
             )
-        return Fit((width, height), run, enlarged)
+        return Fit((width, height), (width * enlarged, height * enlarged), run)
 
 
 def fit(image: Image.Image, plan: Fit) -> Image.Image:
-    """Return ``image`` (RGB) enlarged and padded to ``plan.run_size``."""
-    if plan.enlarged > 1:
-        image = image.resize(plan.enlarged_size, Image.Resampling.LANCZOS)
-    return pad(image, plan.run_size)
+    """Return ``image`` (RGB) scaled and padded to ``plan.run_size``."""
+    if image.size != plan.scaled_size:
+        image = image.resize(plan.scaled_size, Image.Resampling.LANCZOS)
+    return _pad(image, plan.run_size)
 
 
 def fit_mask(mask: Image.Image, plan: Fit) -> Image.Image:
     """Return a mask (L, 0 or 255) at ``plan.run_size``, still binary."""
-    return pad(mask.resize(plan.enlarged_size, Image.Resampling.NEAREST), plan.run_size)
+    return _pad(mask.resize(plan.scaled_size, Image.Resampling.NEAREST), plan.run_size)
 
 
 def restore(drawing: Image.Image, plan: Fit) -> Image.Image:
@@ -124,8 +124,8 @@ def restore(drawing: Image.Image, plan: Fit) -> Image.Image:
             f"the pipeline drew {drawing.size[0]} x {drawing.size[1]} pixels instead of"
             f" {plan.run_size[0]} x {plan.run_size[1]}; it cannot preserve the source's size"
         )
-    drawing = drawing.convert("RGB").crop((0, 0, *plan.enlarged_size))
-    if plan.enlarged > 1:
+    drawing = drawing.convert("RGB").crop((0, 0, *plan.scaled_size))
+    if drawing.size != plan.source_size:
         drawing = drawing.resize(plan.source_size, Image.Resampling.LANCZOS)
     return drawing
 
@@ -134,7 +134,7 @@ def _round_up(side: int, factor: int) -> int:
     return -(-side // factor) * factor
 
 
-def pad(image: Image.Image, size: tuple[int, int]) -> Image.Image:
+def _pad(image: Image.Image, size: tuple[int, int]) -> Image.Image:
     """Return the image at ``size`` (width, height), its right and bottom edge replicated."""
     n_right, n_below = size[0] - image.width, size[1] - image.height
     pixels = np.asarray(image)

@@ -23,8 +23,9 @@ from flipbench.core.paired import Candidate
 from flipbench.generate.editors.images_api import (
     ImagesAPIEditor,
     ImagesAPIEditorSpec,
-    Placement,
+    _restored,
 )
+from flipbench.generate.editors.sizes import Fit, fit
 from flipbench.models.protocols import Drawing
 
 Build = Callable[..., Candidate]
@@ -138,7 +139,7 @@ def test_a_server_that_takes_a_seed_and_any_size(
 
 
 @pytest.mark.parametrize(
-    ("source", "placement"),
+    ("source", "sizes"),
     [
         ((100, 100), ((100, 100), (96, 96), (96, 96))),
         ((30, 60), ((30, 60), (48, 96), (64, 96))),
@@ -146,19 +147,19 @@ def test_a_server_that_takes_a_seed_and_any_size(
     ],
 )
 def test_the_size_with_the_least_padding_is_chosen(
-    source: tuple[int, int], placement: tuple[Any, Any, Any]
+    source: tuple[int, int], sizes: tuple[Any, Any, Any]
 ) -> None:
     spec = ImagesAPIEditorSpec(model="m", sizes=("96x96", "96x64", "64x96"))
-    assert spec.placement(*source, "x") == Placement(*placement)
+    assert spec.plan(*source, "x") == Fit(*sizes)
 
 
 def test_padding_is_cut_off_even_if_the_server_scales_its_picture() -> None:
     image = Image.effect_noise((200, 50), 60).convert("RGB")
-    place = Placement((200, 50), (96, 24), (96, 64))
-    sent = place.fit(image)
+    plan = Fit((200, 50), (96, 24), (96, 64))
+    sent = fit(image, plan)
     assert sent.size == (96, 64)
     assert np.asarray(sent)[23:].std(axis=0).max() == 0  # the last row, replicated
-    restored = place.restore(sent.resize((192, 128), Image.Resampling.LANCZOS))
+    restored = _restored(sent.resize((192, 128), Image.Resampling.LANCZOS), plan)
     assert restored.size == (200, 50)
     distance = np.abs(np.asarray(restored, int) - np.asarray(image, int)).mean()
     assert distance < np.abs(np.asarray(image, int) - np.asarray(image, int).mean()).mean()
