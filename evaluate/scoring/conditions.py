@@ -244,7 +244,7 @@ def cache_recent(
     def look_up(answers: Answers) -> Sequence[Condition]:
         entries = [entry for entry in recent if entry[0]() is answers]
         entry = entries[0] if entries else (ref(answers), read(answers))
-        recent[:] = [*[other for other in recent if other is not entry][-1:], entry]
+        recent[:] = [*[kept_entry for kept_entry in recent if kept_entry is not entry][-1:], entry]
         return entry[1]
 
     return look_up

@@ -163,7 +163,7 @@ def share_scores(
     rule: str,
     relative_rule: str = "relative",
     settings: Settings,
-    missing: str = "",
+    refusal: str = "",
     n_left_out: int = 0,
     notes: Sequence[str] = (),
     details: JsonDict | None = None,
@@ -175,7 +175,7 @@ def share_scores(
     read : callable
         Returns the values of a model's answers, in [0, 1], by id of the original items that have
         one.
-    missing : str
+    refusal : str
         What the model lacks; if not empty, both rules are not applicable.
     n_left_out : int
         Items without a value although they were answered; ``notes`` are warnings that say why.
@@ -188,18 +188,18 @@ def share_scores(
     n_pairs = len(benchmark.pairs)
 
     def score(
-        rule: str, excess: Mapping[str, float], offset: float, missing: str, **fields: Any
+        rule: str, excess: Mapping[str, float], offset: float, refusal: str, **fields: Any
     ) -> Score:
         """Return the score of "the mean is above 0"; ``offset`` is added to what it shows."""
         items = [item for item in benchmark.originals if item.id in excess]
         fields |= {"direction": "rises", "n_dropped": n_pairs - len(items)}
         subject = (detector.about.name, benchmark, answers, rule, settings)
-        if missing:
-            return make_score(*subject, verdict="not_applicable", warnings=[missing], **fields)
+        if refusal:
+            return make_score(*subject, verdict="not_applicable", warnings=[refusal], **fields)
         numbers = np.array([excess[item.id] for item in items])
         rng = generator(settings.seed, answers.model, f"{detector.about.name} {rule}")
         clusters = [cluster_of(item) for item in items]
-        refusal = rules.too_few_warning(len(set(clusters)), settings.alpha)
+        too_few = rules.too_few_warning(len(set(clusters)), settings.alpha)
         verdict: Verdict = "inconclusive"
         if items:
             interval = mean_interval(
@@ -216,7 +216,7 @@ def share_scores(
             if interval is not None:
                 bounds = {"low": interval.low + offset, "high": interval.high + offset}
                 fields["interval"] = interval.model_copy(update=bounds)
-            if refusal is None:
+            if too_few is None:
                 verdict = rules.significant(p_value, settings.alpha)
         return make_score(
             *subject,
@@ -227,26 +227,26 @@ def share_scores(
             warnings=[
                 *notes,
                 *dropped_warning(n_pairs - len(items) - n_left_out, n_pairs),
-                *([refusal] if refusal else []),
+                *([too_few] if too_few else []),
             ],
             **fields,
         )
 
     values, clean = read(answers), read(reference) if reference else {}
     ids = [item.id for item in benchmark.originals if item.id in values]
-    absolute = score(rule, {i: values[i] - 0.5 for i in ids}, 0.5, missing)
+    absolute = score(rule, {i: values[i] - 0.5 for i in ids}, 0.5, refusal)
     result = None
     if shared := [i for i in ids if i in clean]:
         mean = sum(clean[i] for i in shared) / len(shared)
         result = ReferenceResult(
             model=reference.model if reference else "", statistic=mean, n=len(shared)
         )
-    lacks_reference = not missing and reference is None
+    lacks_reference = not refusal and reference is None
     relative = score(
         relative_rule,
         {i: values[i] - clean[i] for i in shared},
         0.0,
-        no_reference_warning(relative_rule, answers) if lacks_reference else missing,
+        no_reference_warning(relative_rule, answers) if lacks_reference else refusal,
         reference_answers=reference,
         reference=result,
         lacks_reference=lacks_reference,

@@ -61,7 +61,7 @@ class PerturbedReplies:
     """The ids of the items whose perturbed version was answered, and their wrong answers."""
 
     item_ids: Sequence[str]
-    wrong: Sequence[WrongAnswer]
+    wrong_answers: Sequence[WrongAnswer]
     n_unparsed: int = 0
 
 
@@ -72,7 +72,7 @@ def against_chance(replies: PerturbedReplies, settings: Settings) -> dict[str, A
     preference for a letter proves nothing. Where items share an image or a group, the p-value is
     the larger of that and of swapping the sign of each cluster's sum.
     """
-    answers, n = replies.wrong, len(replies.wrong)
+    answers, n = replies.wrong_answers, len(replies.wrong_answers)
     rng = generator(settings.seed, DETECTOR, "permutations")
     test = attraction([answer.letters for answer in answers], rng)
     excess = [a.is_old - chance for a, chance in zip(answers, test.expected, strict=True)]

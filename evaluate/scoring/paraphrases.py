@@ -118,13 +118,13 @@ def paraphrases_of(
     n_most: int,
     level_of: Callable[[Item, str], str] | None = None,
     *,
-    judged: bool = False,
+    has_judge: bool = False,
 ) -> tuple[list[Paraphrase], Counter[str]]:
     """Return the first ``n_most`` distinct wordings that may be asked, and counts of the others.
 
     Parameters
     ----------
-    judged : bool
+    has_judge : bool
         Whether a judge reads the wordings, so that those with doubtful negations may be asked too.
     """
     paraphrases: list[Paraphrase] = []
@@ -135,7 +135,7 @@ def paraphrases_of(
         paraphrase = Paraphrase(item, text, level, doubt(item, text))
         if fold(text) in folded_texts:
             left_out["repeated"] += 1
-        elif paraphrase.doubt and not (judged and paraphrase.doubt == "negation"):
+        elif paraphrase.doubt and not (has_judge and paraphrase.doubt == "negation"):
             left_out[paraphrase.doubt] += 1
         elif len(paraphrases) < n_most:
             paraphrases.append(paraphrase)

@@ -138,8 +138,8 @@ def _stemmer() -> Any:
     return snowballstemmer.stemmer("english")
 
 
-def mentions(reply: str, text: str, others: Sequence[str] = ()) -> bool:
-    """Return whether a reply contains the words of ``text`` in sequence, and none of ``others``.
+def mentions(reply: str, text: str, distractors: Sequence[str] = ()) -> bool:
+    """Return whether a reply has the words of ``text`` in sequence, and none of ``distractors``.
 
     >>> mentions("D. Blue.", "blue", ["red"]), mentions("red or blue", "blue", ["red"])
     (True, False)
@@ -154,5 +154,5 @@ def mentions(reply: str, text: str, others: Sequence[str] = ()) -> bool:
         return bool(phrase) and f" {phrase} " in f" {reply_words} "
 
     return contains(target) and not any(
-        contains(fold(other)) and fold(other) not in target for other in others
+        contains(fold(distractor)) and fold(distractor) not in target for distractor in distractors
     )

@@ -36,13 +36,13 @@ def picture_pool(items: Iterable[Item]) -> list[Pictures]:
     return sorted(pictures, key=lambda images: [ref.sha256 for ref in images])
 
 
-def other_pictures(item: Item, pool: Iterable[Pictures], *, more: bool = False) -> list[Pictures]:
-    """Return the sets of as many pictures as the item has (or ``more``), none of them its own."""
+def other_pictures(item: Item, pool: Iterable[Pictures], *, wider: bool = False) -> list[Pictures]:
+    """Return the sets of as many pictures as the item has (``wider``: of more), none its own."""
     own_pictures, n = {ref.sha256 for ref in item.images}, len(item.images)
     return [
         images
         for images in pool
-        if (len(images) > n if more else len(images) == n)
+        if (len(images) > n if wider else len(images) == n)
         and own_pictures.isdisjoint(ref.sha256 for ref in images)
     ]
 
@@ -90,7 +90,7 @@ def swapped_probes(
     def probes(item: Item) -> list[Probe]:
         pictures, n = other_pictures(item, pool), len(item.images)
         if len(pictures) < n_swaps and n > 1:
-            pictures += [images[:n] for images in other_pictures(item, pool, more=True)]
+            pictures += [images[:n] for images in other_pictures(item, pool, wider=True)]
         order = generator(seed, item.id, "image-swap").permutation(len(pictures))[:n_swaps]
         if len(order) < n_swaps:
             return []

@@ -188,7 +188,7 @@ class FourQuadrants(ComparingDetector):
                 self.reword,
                 self.n_paraphrases,
                 self.level_of,
-                judged=self.label is not None,
+                has_judge=self.label is not None,
             )
             for item in closed_items(benchmark)
         }

@@ -146,7 +146,7 @@ class CoDeC:
             partial(self._values, benchmark, prompt_settings),
             rule="half",
             settings=self.settings,
-            missing=missing,
+            refusal=missing,
             details={"n_context": self.n_context, "n_draws": self.n_draws},
         )
         return list(scores)

@@ -88,7 +88,7 @@ class AnswerLoss:
             partial(original_wins, benchmark, probes, mean_log_prob),
             rule="half",
             settings=self.settings,
-            missing=no_likelihood_warning(
+            refusal=no_likelihood_warning(
                 self.about, answers, self.probes(benchmark, prompt_settings)
             ),
         )

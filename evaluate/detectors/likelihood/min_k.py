@@ -183,7 +183,7 @@ class MinK:
                 rule="half",
                 relative_rule=rule,
                 settings=self.settings,
-                missing=missing or unreadable,
+                refusal=missing or unreadable,
                 n_left_out=sum(left_out.values()),
                 notes=notes,
                 details={"fraction": self.fraction},
