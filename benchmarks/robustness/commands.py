@@ -131,7 +131,8 @@ def warm(what: Sequence[str] | Callable[[], None], folder: Path) -> Ended:
     assert ended is not None
     if listed.exists():
         for name in json.loads(listed.read_text()):
-            if name.partition(".")[0] not in ("__main__", "__mp_main__", "tests"):
+            # private ones come with the public ones: `_asyncio` before `asyncio` breaks both
+            if not name.startswith(("_", "tests")):
                 try:
                     importlib.import_module(name)
                 except Exception:  # a module that only its package may import
