@@ -64,6 +64,7 @@ def ask(url: str, store: ImageStore, **settings: Any) -> tuple[Any, float]:
     """Return the reply to one request, and the seconds that it took."""
     chosen: dict[str, Any] = {"timeout": TIMEOUT, "max_retries": 0, "api_key_env": None}
     chat = ChatAPI(ChatSpec(model="m", base_url=url, **(chosen | settings)))
+    assert chat.client  # imports the openai package
     start = time.monotonic()
     (reply,) = chat.ask([ChatRequest("Describe.", "a star")], store)
     return reply, time.monotonic() - start
