@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +25,10 @@ from .judges.rules import RuleStage, build_rules
 from .judges.stage import JudgeStage
 from .kept_list import kept_rows
 
+log = logging.getLogger(__name__)
 FOLDER = "filter"
+MAX_UNSURE = 0.2
+"""The share of a judge's verdicts that may be "unsure" without a warning."""
 
 
 def keep_valid(
@@ -115,7 +120,22 @@ def rate(
         tasks = edited_candidates if _rates_rejected(judge, policy) else unopposed
         reports += [run_stage(stage, tasks, run, options) for stage in _runs_of(judge, run, policy)]
         release(judge)
+        _warn_of_doubt(judge, tasks, run)
     return raters, reports
+
+
+def _warn_of_doubt(judge: Judge, candidates: Sequence[Candidate], run: Run) -> None:
+    """Warn if a judge decides neither way on more than `MAX_UNSURE` of the pairs."""
+    edits = {c.edit.id for c in candidates if c.edit}
+    verdicts = [v for v in run.read(Verdict) if v.rater == judge.name and v.edit_id in edits]
+    unsure = [verdict for verdict in verdicts if verdict.decision == "unsure"]
+    if len(unsure) > MAX_UNSURE * len(verdicts):
+        reasons = Counter(verdict.reason.partition(";")[0][:100] for verdict in unsure)
+        log.warning(
+            "%s decides neither way on %d of %d pairs (%.0f %%), mostly: %s",
+            *(judge.name, len(unsure), len(verdicts), 100 * len(unsure) / len(verdicts)),
+            reasons.most_common(1)[0][0] or "no reason given",
+        )
 
 
 def unjudged(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
@@ -15,8 +15,8 @@ from flipbench.config.kinds import Context
 from flipbench.config.local_models import LocalSpec
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
-from flipbench.core.records import Value, content_id
-from flipbench.models.chat.batch_api import server_chat
+from flipbench.core.records import JsonDict, Value, content_id
+from flipbench.models.chat.batch_api import BatchAPI, server_chat
 from flipbench.models.chat.messages import Chat, ChatReply, ChatRequest, ask_each
 from flipbench.models.chat.prompt_files import PromptFile, load_prompt
 from flipbench.models.protocols import Decision, JudgeDecision, release
@@ -129,8 +129,24 @@ class APIJudge:
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
     ) -> list[JudgeDecision | Exception]:
-        """Judge a batch, in order."""
-        return ask_each(self.chat, candidates, images, self._request, self._decision)
+        """Judge a batch, in order.
+
+        A reply that cannot be read is asked for once more, with what is wrong with it; not in the
+        Batch API, where that would take another day.
+        """
+        readings = ask_each(self.chat, candidates, images, self._request, self._read)
+        decisions = [r.decision if isinstance(r, _Reading) else r for r in readings]
+        again = {i: r for i, r in enumerate(readings) if isinstance(r, _Reading) and r.problem}
+        if not again or isinstance(self.chat, BatchAPI):
+            return decisions
+        tasks = [(candidates[index], reading.problem) for index, reading in again.items()]
+        replies = ask_each(self.chat, tasks, images, self._second_request, self._read_second)
+        for (index, reading), second in zip(again.items(), replies, strict=True):
+            if isinstance(second, _Reading):
+                usage = _total(reading.decision.usage, second.decision.usage)
+                better = reading if second.problem else second
+                decisions[index] = replace(better.decision, usage=usage)
+        return decisions
 
     def release(self) -> None:
         """Free a local model's weights."""
@@ -140,23 +156,60 @@ class APIJudge:
         request = self.prompt_file.request(candidate, candidate.perturbed_images)
         return replace(request, schema=self._schema)
 
-    def _decision(self, candidate: Candidate, reply: ChatReply) -> JudgeDecision:
-        return replace(self._read(candidate, reply), usage=reply.usage)
+    def _second_request(self, task: tuple[Candidate, str]) -> ChatRequest:
+        candidate, problem = task
+        request = self._request(candidate)
+        words = "with a letter of the options, or UNCLEAR" if self.blind else "KEEP or REJECT"
+        note = (
+            f"A reply of yours could not be read: {problem}. End your reply with one line that"
+            f" reads 'Answer: …', {words}, and write nothing after it."
+        )
+        return replace(request, text=f"{request.text}\n\n{note}")
 
-    def _read(self, candidate: Candidate, reply: ChatReply) -> JudgeDecision:
+    def _read_second(self, task: tuple[Candidate, str], reply: ChatReply) -> _Reading:
+        return self._read(task[0], reply)
+
+    def _read(self, candidate: Candidate, reply: ChatReply) -> _Reading:
+        decision, problem = self._decide(candidate, reply)
+        return _Reading(replace(decision, usage=reply.usage), problem)
+
+    def _decide(self, candidate: Candidate, reply: ChatReply) -> tuple[JudgeDecision, str]:
+        """Return the decision, and why a reply cannot be read."""
         structured = reply.parsed
         if isinstance(structured, VerdictReply):
-            return JudgeDecision(_WORDS[structured.answer], structured.reasoning[-_MAX_REASON:])
+            reason = structured.reasoning[-_MAX_REASON:]
+            return JudgeDecision(_WORDS[structured.answer], reason), ""
         if isinstance(structured, BlindReply):
             answer = structured.answer.strip(_WRAPPING)
             return _blind_decision(candidate, answer, structured.reasoning)
         if self.blind:
             answer, _, problem = _last_answer(reply.text)
             if problem:
-                return JudgeDecision("unsure", _reason(problem, reply.text))
+                return JudgeDecision("unsure", _reason(problem, reply.text)), problem
             return _blind_decision(candidate, answer, reply.text)
         decision, problem = read_verdict(reply.text)
-        return JudgeDecision(decision, _reason(problem, reply.text))
+        return JudgeDecision(decision, _reason(problem, reply.text)), problem
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """A decision, and why the reply cannot be read; empty if it can."""
+
+    decision: JudgeDecision
+    problem: str
+
+
+def _total(usage: JsonDict, more: JsonDict) -> JsonDict:
+    """Return the sums of two replies' numbers; other values are the last reply's."""
+    total = usage | more
+    for name, value in usage.items():
+        if _is_number(value) and _is_number(more.get(name)):
+            total[name] = value + more[name]
+    return total
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def judge_prompt(prompt: str | Path | None, blind: bool) -> PromptFile:
@@ -205,28 +258,27 @@ def _last_answer(text: str) -> tuple[str, str, str]:
     return word, "\n".join(lines[last_row + 1 :]), ""
 
 
-def _blind_decision(candidate: Candidate, answer: str, reasoning: str) -> JudgeDecision:
+def _blind_decision(candidate: Candidate, answer: str, reasoning: str) -> tuple[JudgeDecision, str]:
     item, flip = candidate.item, candidate.flip
     if flip is None:
-        return JudgeDecision("unsure", "there is no new answer to compare with", answer)
+        return JudgeDecision("unsure", "there is no new answer to compare with", answer), ""
     if answer.upper() == "UNCLEAR":
-        return JudgeDecision(
-            "reject", _reason("the judge found no single answer", reasoning), "UNCLEAR"
-        )
+        reason = _reason("the judge found no single answer", reasoning)
+        return JudgeDecision("reject", reason, "UNCLEAR"), ""
     if item.options is None:
-        is_new_answer = answer.casefold() == flip.new_text.casefold().strip()
-        if is_new_answer:
-            return JudgeDecision("keep", _reason("", reasoning), answer)
+        if answer.casefold() == flip.new_text.casefold().strip():
+            return JudgeDecision("keep", _reason("", reasoning), answer), ""
         problem = f"a free-form answer, {answer!r}: a person must compare it"
-        return JudgeDecision("unsure", _reason(problem, reasoning), answer)
+        return JudgeDecision("unsure", _reason(problem, reasoning), answer), ""
     choice = parse_choice(answer, item.options)
     if choice < 0:
-        return JudgeDecision("unsure", _reason("the reply names no one option", reasoning), answer)
+        problem = "the reply names no one option"
+        return JudgeDecision("unsure", _reason(problem, reasoning), answer), problem
     chosen_text = item.options[choice]
     if choice == flip.new_answer:
-        return JudgeDecision("keep", _reason("", reasoning), chosen_text)
+        return JudgeDecision("keep", _reason("", reasoning), chosen_text), ""
     problem = f"not told the answer, the judge chose {LETTERS[choice]} ({chosen_text})"
-    return JudgeDecision("reject", _reason(problem, reasoning), chosen_text)
+    return JudgeDecision("reject", _reason(problem, reasoning), chosen_text), ""
 
 
 def _reason(problem: str, text: str) -> str:

@@ -243,3 +243,50 @@ def test_a_refused_key_stops_the_judge(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-wrong")
     (error,) = APIJudge(chat(server))([candidate], shapes_store)
     assert isinstance(error, PrerequisiteError) and "sk-wrong" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("replies", "decision", "n_asked"),
+    [
+        (["I think so.", "Answer: KEEP"], "keep", 2),
+        (["I think so.", "Still so."], "unsure", 2),
+        (["Answer: REJECT", "Answer: KEEP"], "reject", 1),
+    ],
+)
+def test_a_reply_that_cannot_be_read_is_asked_for_once_more(
+    server: OpenAIServer,
+    shapes_store: ImageStore,
+    candidate: Candidate,
+    replies: list[str],
+    decision: str,
+    n_asked: int,
+) -> None:
+    waiting = list(replies)
+    server.reply = lambda body: waiting.pop(0)
+    judge = APIJudge(chat(server, price_in=1, price_out=1), structured=False)
+    opinion = judge_one(judge, candidate, shapes_store)
+    assert opinion.decision == decision and len(server.chats()) == n_asked
+    spent = judge.chat.spent.cost_usd  # type: ignore[attr-defined]
+    assert opinion.usage["cost_usd"] == pytest.approx(spent) and spent > 0
+    if n_asked == 2:
+        second = server.chats()[1]["messages"][-1]["content"][-1]["text"]
+        assert "no 'Answer:' line" in second and second.startswith(
+            server.chats()[0]["messages"][-1]["content"][-1]["text"]
+        )
+
+
+def test_a_judge_that_decides_neither_way_is_named(
+    server: OpenAIServer,
+    shapes_store: ImageStore,
+    candidate: Candidate,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server.reply = lambda body: "Hard to say."
+    judge = APIJudge(chat(server), structured=False)
+    with Run(tmp_path) as run:
+        for ref in (candidate.source, candidate.edit.image):  # type: ignore[union-attr]
+            run.images.put_image(shapes_store.open(ref), "x")
+        keep_valid("b", [candidate], [judge], run, QUIET)
+    assert "decides neither way on 1 of 1 pairs (100 %)" in caplog.text
+    assert "no 'Answer:' line" in caplog.text
