@@ -168,7 +168,7 @@ def _settings(strategy: StrategyConfig, model: ModelConfig) -> dict[str, Any]:
     return settings | ({"image_padding": padding} if padding != "auto" else {})
 
 
-def loaded_as(plan: TrainingPlan) -> dict[str, Any]:
+def loading_options(plan: TrainingPlan) -> dict[str, Any]:
     """Return ``revision`` and ``image_padding`` of the plan's parent, as configured."""
     padding = plan.settings.get("image_padding", "auto")
     return {"revision": plan.settings.get("revision"), "image_padding": padding}

@@ -81,13 +81,13 @@ def matched_letters(
         Of fewer than `MIN_BALANCED` items, none is left out: their letters are matched as far as
         they can be. Items without a drawable option are not in it.
     """
-    kinds: dict[tuple[str, ...], list[_Named]] = defaultdict(list)
+    kinds: dict[tuple[str, ...], list[_NamedOptions]] = defaultdict(list)
     for item in items:
-        if member := _Named.of(item, drawable_options(item, reachable)):
+        if member := _NamedOptions.of(item, drawable_options(item, reachable)):
             kinds[member.kind].append(member)
     letters: dict[str, int | None] = {}
     for members in kinds.values():
-        draws = _Draws(members, seed)
+        draws = _LetterMatching(members, seed)
         draws.match(leave_out=len(members) >= MIN_BALANCED)
         for member in members:
             name = draws.names.get(member.item_id)
@@ -96,7 +96,7 @@ def matched_letters(
 
 
 @dataclass(frozen=True)
-class _Named:
+class _NamedOptions:
     """An item's old answer and those that may replace it, as a model names them.
 
     Attributes
@@ -113,7 +113,7 @@ class _Named:
     new: Mapping[str, int]
 
     @classmethod
-    def of(cls, item: Item, allowed: Sequence[int]) -> _Named | None:
+    def of(cls, item: Item, allowed: Sequence[int]) -> _NamedOptions | None:
         """Return an item's; None without an ``allowed`` option."""
         options, answer = item.options or yes_no(item), right_option(item)
         if options is None or answer is None or not allowed:
@@ -124,13 +124,13 @@ class _Named:
         return cls(item.id, tuple(sorted(names)), names[answer], {names[i]: i for i in allowed})
 
 
-class _Draws:
+class _LetterMatching:
     """The new answers of one kind of question while their shares are matched.
 
     ``names`` has the new answer by item id, without items that are left out.
     """
 
-    def __init__(self, members: Sequence[_Named], seed: int) -> None:
+    def __init__(self, members: Sequence[_NamedOptions], seed: int) -> None:
         keys = {m.item_id: generator(seed, m.item_id, "letters").random() for m in members}
         self._members = sorted(members, key=lambda m: (keys[m.item_id], m.item_id))
         self._rank = {member.item_id: rank for rank, member in enumerate(self._members)}
@@ -150,7 +150,7 @@ class _Draws:
             for from_name, to_name in itertools.pairwise(shift):
                 self._set(self._members[self._movable[from_name, to_name][0]], to_name)
 
-    def _set(self, member: _Named, name: str) -> None:
+    def _set(self, member: _NamedOptions, name: str) -> None:
         self._excess[self.names.get(member.item_id, "")] -= 1
         self._excess[name] += 1
         self.names[member.item_id] = name

@@ -27,7 +27,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ImageChoice:
     """The position of an image, from 0, and how it was chosen."""
 
     index: int
@@ -44,7 +44,7 @@ class Chooser(Protocol):
 
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
-    ) -> Sequence[Chosen | Exception]:
+    ) -> Sequence[ImageChoice | Exception]:
         """Choose for a batch, in order; an exception is a failure of that candidate alone."""
 
 
@@ -58,17 +58,17 @@ class ByPosition:
 
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
-    ) -> list[Chosen | Exception]:
+    ) -> list[ImageChoice | Exception]:
         """Choose for a batch."""
         return [result_or_error(self._choose, len(c.item.images)) for c in candidates]
 
-    def _choose(self, n_images: int) -> Chosen:
+    def _choose(self, n_images: int) -> ImageChoice:
         if abs(self.position) > n_images:
             raise DataError(
                 f"there are {n_images} images, so none is at position {self.position}; set another"
                 " generate.picture.position, or choose by largest, captioner or model"
             )
-        return Chosen(self.position % n_images if self.position < 0 else self.position - 1)
+        return ImageChoice(self.position % n_images if self.position < 0 else self.position - 1)
 
 
 class Largest:
@@ -77,10 +77,10 @@ class Largest:
     name = "largest"
     settings: JsonDict = {}
 
-    def __call__(self, candidates: Sequence[Candidate], images: ImageStore) -> list[Chosen]:
+    def __call__(self, candidates: Sequence[Candidate], images: ImageStore) -> list[ImageChoice]:
         """Choose for a batch."""
         sizes = [[ref.width * ref.height for ref in c.item.images] for c in candidates]
-        return [Chosen(areas.index(max(areas))) for areas in sizes]
+        return [ImageChoice(areas.index(max(areas))) for areas in sizes]
 
 
 class ByChat:
@@ -98,21 +98,21 @@ class ByChat:
 
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
-    ) -> list[Chosen | Exception]:
+    ) -> list[ImageChoice | Exception]:
         """Ask about a batch."""
         return ask_each(self.chat, candidates, images, self._request, self._read)
 
     def _request(self, candidate: Candidate) -> ChatRequest:
         return self.prompt_file.request(candidate, candidate.item.images)
 
-    def _read(self, candidate: Candidate, reply: ChatReply) -> Chosen | Exception:
+    def _read(self, candidate: Candidate, reply: ChatReply) -> ImageChoice | Exception:
         n_images, number = len(candidate.item.images), named_picture(reply.text)
         if number is None:
             problem = "declined to choose" if declines(reply.text) else "names no one picture"
             return ServiceError(f"the reply {problem}: {reply.text.strip()[-200:]!r}")
         if not 1 <= number <= n_images:
             return ServiceError(f"the reply names picture {number}, but there are {n_images}")
-        return Chosen(number - 1, reply=reply.text.strip(), usage=reply.usage)
+        return ImageChoice(number - 1, reply=reply.text.strip(), usage=reply.usage)
 
 
 class ByModel:
@@ -153,7 +153,7 @@ class ByModel:
 
     def __call__(
         self, candidates: Sequence[Candidate], images: ImageStore
-    ) -> list[Chosen | Exception]:
+    ) -> list[ImageChoice | Exception]:
         """Ask about a batch."""
         if "choose" not in self.vlm.can:
             raise PrerequisiteError(
@@ -255,7 +255,7 @@ def named_picture(reply: str) -> int | None:
 
 def _most_telling(
     candidate: Candidate, responses: Sequence[Response | Exception]
-) -> Chosen | Exception:
+) -> ImageChoice | Exception:
     """Return the image with the largest share for the right answer, or the first error."""
     true_option, shares = right_option(candidate.item), []
     for response in responses:
@@ -270,4 +270,4 @@ def _most_telling(
         if true_option is None or true_option >= len(log_probs):
             return ServiceError("the model returned no option probabilities")
         shares.append(1 / sum(math.exp(log_p - log_probs[true_option]) for log_p in log_probs))
-    return Chosen(shares.index(max(shares)), tuple(shares))
+    return ImageChoice(shares.index(max(shares)), tuple(shares))

@@ -33,7 +33,7 @@ from flipbench.models.vlm.processors import load_processor
 from ..checks.changes import Diverged
 from ..checks.verify import training_facts
 from ..data.examples import Example
-from ..plan import TrainingJob, loaded_as, n_steps
+from ..plan import TrainingJob, loading_options, n_steps
 from ..training.checkpointing import finished_epochs, last_checkpoint
 from .llamafactory_checkpoints import CheckpointImporter, parent_folder
 from .llamafactory_data import write_plan, write_yaml
@@ -83,7 +83,7 @@ class LlamaFactory:
         plan, run, folder, dtype = job.plan, job.run, job.folder, job.dtype
         work = folder.resolve() / "llamafactory"
         with parent_folder(plan, run, dtype, work / "parent") as parent:
-            padding = loaded_as(plan)["image_padding"]
+            padding = loading_options(plan)["image_padding"]
             processor = load_processor(parent.path, image_padding=padding)
             settings, warnings = write_plan(
                 plan, examples, parent.skeleton, processor,

@@ -29,7 +29,7 @@ from flipbench.models.vlm.processors import load_processor
 
 from ..checks.changes import WrongParameters, check_changes, checksums
 from ..checks.check import set_pixel_budget
-from ..plan import loaded_as
+from ..plan import loading_options
 from ..strategies import select_parameters, strategy_of
 from ..training.checkpointing import complete_checkpoints, finished_epochs, write_checkpoint
 from ..training.load import load_parent, prepare, skeleton_of
@@ -69,7 +69,7 @@ def parent_folder(plan: TrainingPlan, run: Run, dtype: str, folder: Path) -> Ite
         config = json.loads((folder / "config.json").read_text())
         # replaces the link, not the parent's file
         write_atomically(folder / "config.json", json.dumps(_with_dtype(config, dtype), indent=2))
-        options = loaded_as(plan)
+        options = loading_options(plan)
         padded = padding_of(str(folder), options["image_padding"]) == "square"
         if padded or settings.get("min_pixels") or settings.get("max_pixels"):
             processor = load_processor(folder, image_padding=options["image_padding"])

@@ -25,7 +25,7 @@ from flipbench.models.vlm.processors import load_processor, padded
 
 from ..checks.check import add_first_token, check_examples, context_of
 from ..data.examples import Example
-from ..plan import loaded_as, n_warmup, per_device_batch
+from ..plan import loading_options, n_warmup, per_device_batch
 from ..strategies import lora_pattern, strategy_of
 from ..training.load import skeleton_of
 from .llamafactory_templates import Template, check_prompts, row, system_line, template_of
@@ -144,7 +144,7 @@ def write_llamafactory(
         plan,
         examples,
         skeleton_of(base, **at),
-        load_processor(parent, **loaded_as(plan)),
+        load_processor(parent, **loading_options(plan)),
         parent=base,
         folder=folder,
         dtype=dtype,

@@ -19,7 +19,7 @@ from flipbench.models.vlm.processors import crop_warning
 from flipbench.prompting.prompts import PromptSettings, right_option
 
 from ..data.examples import Epoch, Example, training_examples
-from ..plan import TrainingJob, batch_of, loaded_as, n_warmup
+from ..plan import TrainingJob, batch_of, loading_options, n_warmup
 from ..strategies import strategy_of
 from .card import add_to_card, read_card
 from .check import add_first_token, pixel_budget, render_example
@@ -52,11 +52,11 @@ def verify(job: TrainingJob, folder: Path) -> list[str]:
         for name, ids in (("items", plan.item_ids), ("held_out", plan.held_out_ids))
     }
     all_probes = [probe for pairs in probes.values() for probe, _ in pairs]
-    clean = fingerprint(resolve_path(plan.parent), dtype, **loaded_as(plan))
+    clean = fingerprint(resolve_path(plan.parent), dtype, **loading_options(plan))
     options = StageOptions(batch_size=64, progress=False)
     response_ids = {Response.id_for(probe_id=p.id, model_fingerprint=clean) for p in all_probes}
     if not response_ids <= run.ids(Response, clean):
-        parent = HuggingFaceVLM(plan.parent, dtype=dtype, **loaded_as(plan))
+        parent = HuggingFaceVLM(plan.parent, dtype=dtype, **loading_options(plan))
         ask(all_probes, parent, run, run.images, options)
         del parent
         free_memory()  # the two models are never in memory together

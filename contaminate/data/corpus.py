@@ -53,13 +53,13 @@ class Conversations(Examples):
         name = self.rows.name(index)
         try:
             example, _ = _example(self.rows.read(index), name, self.folder, self.root)
-        except (OSError, _OddError) as error:
+        except (OSError, _Unusable) as error:
             raise DataError(f"{name}: the file has changed since it was read ({error})") from error
         return replace(example, max_tokens=self.max_tokens)
 
 
 @dataclass(frozen=True)
-class Odd:
+class OddConversation:
     """A conversation that was left out or repaired: where it stands, why, and which part."""
 
     where: str
@@ -88,7 +88,7 @@ class Corpus:
 
     ref: JsonDict
     examples: Sequence[Example]
-    odd: tuple[Odd, ...] = ()
+    odd: tuple[OddConversation, ...] = ()
 
     @property
     def n_left_out(self) -> int:
@@ -132,15 +132,15 @@ def read_corpus(config: CorpusConfig, seed: int) -> Corpus:
     order = generator(seed, "corpus", "rows").permutation(len(rows))[:n_rows]
     folder = config.images or config.path.parent
     root = config.image_root or folder
-    usable_rows, odd = array("Q"), list[Odd]()
+    usable_rows, odd = array("Q"), list[OddConversation]()
     for row in np.sort(order).tolist():
         name = rows.name(row)
         try:
             _, repairs = _example(rows.read(row), name, folder, root)
             usable_rows.append(row)
-            odd += [Odd(name, reason, left_out=False) for reason in repairs]
-        except _OddError as error:
-            odd.append(Odd(name, *error.args))
+            odd += [OddConversation(name, reason, left_out=False) for reason in repairs]
+        except _Unusable as error:
+            odd.append(OddConversation(name, *error.args))
     n_left_out = n_rows - len(usable_rows)
     if n_left_out > config.max_odd * n_rows or not usable_rows:
         example = next(conversation for conversation in odd if conversation.left_out)
@@ -161,7 +161,7 @@ def read_corpus(config: CorpusConfig, seed: int) -> Corpus:
     return Corpus(ref, examples, tuple(odd))
 
 
-class _OddError(Exception):
+class _Unusable(Exception):
     """Why a conversation is left out, and which part of it."""
 
 
@@ -178,7 +178,7 @@ def _example(text: bytes, name: str, folder: Path, root: Path) -> tuple[Example,
         images = row.get("images") or ([row["image"]] if row.get("image") else [])
         messages = [_message(turn) for turn in row.get("messages") or row["conversations"]]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _OddError("not a conversation", repr(error)) from error
+        raise _Unusable("not a conversation", repr(error)) from error
     repairs = []
     start = next((i for i, m in enumerate(messages) if m.role != "system"), 0)
     first_question = next((i for i, m in enumerate(messages) if m.role == "user"), len(messages))
@@ -195,14 +195,14 @@ def _example(text: bytes, name: str, folder: Path, root: Path) -> tuple[Example,
             path = Path(file).absolute()
             open_confined(path, root, name=file, setting="image_root").close()
         except UnsafePathError as error:
-            raise _OddError("its image is not in the image folder", str(error)) from error
+            raise _Unusable("its image is not in the image folder", str(error)) from error
         except OSError as error:
-            raise _OddError("its image is missing", file) from error
+            raise _Unusable("its image is missing", file) from error
     n_marks = sum(message.parts.count(None) for message in messages)
     if files and n_marks == 0:  # images without marks come first
         messages[start] = Message("user", (*[None] * len(files), *messages[start].parts))
     elif n_marks != len(files):
-        raise _OddError("it has not as many <image> marks as images", f"{n_marks} for {len(files)}")
+        raise _Unusable("it has not as many <image> marks as images", f"{n_marks} for {len(files)}")
     answer_turns = tuple(range(start + 1, len(messages) - 1, 2))
     answer = "".join(part for part in messages[-1].parts if part)
     return Example(name, tuple(files), tuple(messages[:-1]), answer, trained=answer_turns), repairs
@@ -211,13 +211,13 @@ def _example(text: bytes, name: str, folder: Path, root: Path) -> tuple[Example,
 def _check_turns(messages: Sequence[Message], start: int) -> None:
     turns = messages[start:]
     if not any(message.role == "assistant" for message in turns):
-        raise _OddError("it has no assistant turn after a question")
+        raise _Unusable("it has no assistant turn after a question")
     if any(m.role != ("user", "assistant")[i % 2] for i, m in enumerate(turns)):
-        raise _OddError("its turns do not alternate")
+        raise _Unusable("its turns do not alternate")
     if any(not "".join(p for p in m.parts if p).strip() for m in turns[1::2]):
-        raise _OddError("it has an empty answer")
+        raise _Unusable("it has an empty answer")
     if any(None in m.parts for m in turns[1::2]):
-        raise _OddError("an answer has an <image> mark")
+        raise _Unusable("an answer has an <image> mark")
 
 
 def _message(turn: dict[str, Any]) -> Message:

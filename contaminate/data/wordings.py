@@ -29,7 +29,7 @@ PROMPTS = Path(__file__).parent / "prompts"
 N_PARAPHRASES = 3
 
 
-class Rewritten(BaseModel):
+class Rewriting(BaseModel):
     """A writer's output for one item: paraphrases, a translated question and options, or a caption.
 
     ``levels``, if given, says of each paraphrase what it changes.
@@ -65,7 +65,7 @@ class Writer(Protocol):
     name: str
     settings: JsonDict
 
-    def __call__(self, items: Sequence[Item]) -> Sequence[Rewritten | Exception]:
+    def __call__(self, items: Sequence[Item]) -> Sequence[Rewriting | Exception]:
         """Rewrite a batch, in order; an exception is the failure of a single item."""
 
 
@@ -76,7 +76,7 @@ class ShapesWriter:
         self.how, self.name = task, _BY_SHAPES[task][0]
         self.settings: JsonDict = _BY_SHAPES[task][1]
 
-    def __call__(self, items: Sequence[Item]) -> list[Rewritten | Exception]:
+    def __call__(self, items: Sequence[Item]) -> list[Rewriting | Exception]:
         """Look up a batch."""
         return [
             self._write(item)
@@ -85,13 +85,13 @@ class ShapesWriter:
             for item in items
         ]
 
-    def _write(self, item: Item) -> Rewritten:
+    def _write(self, item: Item) -> Rewriting:
         if self.how == "translate":
             question, options = in_german(item)
-            return Rewritten(question=question, options=options)
+            return Rewriting(question=question, options=options)
         if self.how == "caption":
-            return Rewritten(caption=describe(scene_of_item(item)))
-        return Rewritten(paraphrases=reword(item, item.question))
+            return Rewriting(caption=describe(scene_of_item(item)))
+        return Rewriting(paraphrases=reword(item, item.question))
 
 
 _BY_SHAPES: dict[str, tuple[str, JsonDict]] = {
@@ -118,12 +118,12 @@ class FileWriter:
         rows = read_rows(path)
         self.path, self.name = path, f"file {path.name}"
         self.settings: JsonDict = {"sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-        self.rows: dict[str, Rewritten] = {}
+        self.rows: dict[str, Rewriting] = {}
         for row in rows:
             try:
                 name = str(row.cells["name"])
                 texts = {key: cell for key, cell in row.cells.items() if key != "name"}
-                rewritten = Rewritten.model_validate(texts)
+                rewritten = Rewriting.model_validate(texts)
             except (ValueError, KeyError) as error:
                 raise DataError(
                     f"{row.where}: a line needs 'name' and 'paraphrases', or 'name', 'question'"
@@ -135,7 +135,7 @@ class FileWriter:
                     " one list"
                 )
 
-    def __call__(self, items: Sequence[Item]) -> list[Rewritten | Exception]:
+    def __call__(self, items: Sequence[Item]) -> list[Rewriting | Exception]:
         """Look up a batch."""
         return [
             self.rows.get(item.name) or DataError(f"{self.path} has no line named {item.name!r}")
@@ -203,7 +203,7 @@ class ChatWriter:
         paraphrases = _Levels if levels else _Paraphrases
         self.schema: type[BaseModel] = _Translation if language else paraphrases
 
-    def __call__(self, items: Sequence[Item]) -> list[Rewritten | Exception]:
+    def __call__(self, items: Sequence[Item]) -> list[Rewriting | Exception]:
         """Query the chat model for a batch."""
         replies = self.chat.ask([self.request(item) for item in items], self.images)
         return [self._read(reply) for reply in replies]
@@ -223,7 +223,7 @@ class ChatWriter:
             n_characters *= len(_Levels.model_fields) if self.schema is _Levels else N_PARAPHRASES
         return 20 + n_characters // (4 * max(len(items), 1))
 
-    def _read(self, reply: ChatReply | Exception) -> Rewritten | Exception:
+    def _read(self, reply: ChatReply | Exception) -> Rewriting | Exception:
         if isinstance(reply, Exception):
             return reply
         if (content := read_json(reply.text, self.schema)) is None:
@@ -231,7 +231,7 @@ class ChatWriter:
         fields = content.model_dump()
         if self.schema is _Levels:
             fields = {"paraphrases": list(fields.values()), "levels": list(fields)}
-        return Rewritten(usage=reply.usage, **fields)
+        return Rewriting(usage=reply.usage, **fields)
 
 
 class WordingStage:
@@ -265,7 +265,7 @@ class WordingStage:
             for item, rewritten in zip(items, self.writer(items), strict=True)
         ]
 
-    def _wording(self, item: Item, rewritten: Rewritten) -> Wording | Exception:
+    def _wording(self, item: Item, rewritten: Rewriting) -> Wording | Exception:
         common = self._made_of(item) | {"usage": rewritten.usage}
         if self.captions:
             if not rewritten.caption.strip():

@@ -22,7 +22,7 @@ from flipbench.models.vlm.processors import load_processor
 
 from ..checks.check import add_first_token, check_examples, set_pixel_budget
 from ..data.examples import Example
-from ..plan import loaded_as, n_examples, n_steps
+from ..plan import loading_options, n_examples, n_steps
 from ..strategies import lora_pattern, modules_of, select_parameters, strategy_of
 from .load import skeleton_of
 
@@ -113,7 +113,7 @@ def estimate(
     strategy, settings = strategy_of(plan.strategy), plan.settings
     model = skeleton_of(resolve_path(plan.parent), settings.get("revision"))
     shape, n_trainable = VLMShape.of(model), trainable_weights(model, plan)
-    processor = load_processor(resolve_path(plan.parent), **loaded_as(plan))
+    processor = load_processor(resolve_path(plan.parent), **loading_options(plan))
     set_pixel_budget(processor, settings)
     add_first_token(processor)
     n_tokens = check_examples(examples, processor, shape.context)

@@ -16,7 +16,7 @@ from flipbench.models.vlm.checkpoints import base_of, resolve_path
 from flipbench.models.vlm.loading import load_model
 from flipbench.models.vlm.processors import load_processor
 
-from ..plan import loaded_as
+from ..plan import loading_options
 from ..strategies import lora_config, select_parameters, strategy_of
 
 
@@ -30,7 +30,7 @@ def load_parent(plan: TrainingPlan, run: Run, dtype: str) -> tuple[Any, Any, Any
     PrerequisiteError
         If 4-bit weights are requested but not available.
     """
-    path, options = _parent_path(plan, run), loaded_as(plan)
+    path, options = _parent_path(plan, run), loading_options(plan)
     revision = None if plan.after else options["revision"]
     base, _ = base_of(path, revision)
     processors = [load_processor(path, **options | {"revision": revision}) for _ in range(2)]

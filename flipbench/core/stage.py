@@ -44,7 +44,7 @@ class Stage(Protocol[In_contra]):
         """Process a batch."""
 
 
-class Processed(NamedTuple):
+class BatchResult(NamedTuple):
     """What became of a batch: its number of inputs, the records, and what stops the stage."""
 
     n_inputs: int
@@ -58,7 +58,7 @@ class Executor(Protocol):
     def batch_size(self, stage: str, configured: int) -> int:
         """Return the number of inputs in a batch of a stage."""
 
-    def process(self, stage: Stage[In], batches: Sequence[Batch[In]]) -> Iterator[Processed]:
+    def process(self, stage: Stage[In], batches: Sequence[Batch[In]]) -> Iterator[BatchResult]:
         """Yield what became of each batch, in any order."""
 
 
@@ -69,7 +69,7 @@ class InProcessExecutor:
         """Return the configured size."""
         return configured
 
-    def process(self, stage: Stage[In], batches: Sequence[Batch[In]]) -> Iterator[Processed]:
+    def process(self, stage: Stage[In], batches: Sequence[Batch[In]]) -> Iterator[BatchResult]:
         """Yield what became of each batch, before the next begins."""
         return (process_batch(stage, batch) for batch in batches)
 
@@ -232,7 +232,7 @@ def _log_warning(
     log.warning("%s: %s", category.__name__, shorten(str(message), 300))
 
 
-def process_batch(stage: Stage[In], batch: Batch[In]) -> Processed:
+def process_batch(stage: Stage[In], batch: Batch[In]) -> BatchResult:
     """Return what becomes of a batch: one that raises is retried one by one.
 
     Raises
@@ -242,7 +242,7 @@ def process_batch(stage: Stage[In], batch: Batch[In]) -> Processed:
     ValueError
         If the stage violates its protocol; see `run_stage`.
     """
-    return _processed(stage, batch, _attempt(stage, [task for _, task in batch]))
+    return _batch_result(stage, batch, _attempt(stage, [task for _, task in batch]))
 
 
 def _attempt(stage: Stage[In], batch: Sequence[In]) -> Sequence[Record | Exception]:
@@ -257,16 +257,16 @@ def _attempt(stage: Stage[In], batch: Sequence[In]) -> Sequence[Record | Excepti
     return [_attempt(stage, [task])[0] for task in batch]
 
 
-def _processed(
+def _batch_result(
     stage: Stage[In], batch: Batch[In], results: Sequence[Record | Exception]
-) -> Processed:
+) -> BatchResult:
     records: list[Record] = []
     stop: PrerequisiteError | None = None
     for (task_id, task), result in zip(batch, results, strict=True):
         if isinstance(result, PrerequisiteError):
             stop = stop or result
         elif isinstance(result, Exception):
-            records.append(failed(stage, task_id, task, result))
+            records.append(failure_of(stage, task_id, task, result))
         elif isinstance(result, Failure) or result.id == task_id:
             records.append(result)
         else:
@@ -274,10 +274,10 @@ def _processed(
                 f"{stage.name}: {stage.subject(task)} should become {stage.record.kind} {task_id},"
                 f" but the stage returned {result.kind} {result.id}; fix its id_of"
             )
-    return Processed(len(batch), records, stop)
+    return BatchResult(len(batch), records, stop)
 
 
-def failed(stage: Stage[In], task_id: str, task: In, error: Exception) -> Failure:
+def failure_of(stage: Stage[In], task_id: str, task: In, error: Exception) -> Failure:
     """Return the record of an input that failed."""
     name = type(error).__name__
     message = str(error) if isinstance(error, FlipbenchError) else f"{name}: {error}"

@@ -16,11 +16,11 @@ from flipbench.config.experiment import ExecutorConfig, RayStage
 from flipbench.core.errors import FlipbenchError, PrerequisiteError, need, shorten
 from flipbench.core.stage import (
     Batch,
+    BatchResult,
     In,
     InProcessExecutor,
-    Processed,
     Stage,
-    failed,
+    failure_of,
     process_batch,
 )
 
@@ -33,18 +33,18 @@ class StageActor:
     """A process of the cluster that holds a stage and processes batches."""
 
     def __init__(self, stage: Stage[Any], directory: str, folder: str) -> None:
-        self.stage, self.problem = stage, go_to(directory, folder)
+        self.stage, self.problem = stage, change_directory(directory, folder)
 
     def ready(self) -> str:
         """Return what is missing on its machine; empty if nothing is."""
         return self.problem
 
-    def process(self, batch: Batch[Any]) -> Processed:
+    def process(self, batch: Batch[Any]) -> BatchResult:
         """Process a batch; nothing is written to the run but pictures."""
         try:
             return process_batch(self.stage, batch)
         except PrerequisiteError as error:
-            return Processed(0, [], error)
+            return BatchResult(0, [], error)
 
 
 @dataclass
@@ -55,7 +55,7 @@ class TrackedBatch(Generic[In]):
     n_deaths: int = 0
 
 
-def go_to(directory: str, folder: str) -> str:
+def change_directory(directory: str, folder: str) -> str:
     """Change to a directory, and return an error if it or a folder is not on this machine."""
     with contextlib.suppress(OSError):
         os.chdir(directory)
@@ -91,7 +91,7 @@ class RayCluster:
         settings = self.config.stage(stage)
         return (settings.batch_size if settings else None) or configured
 
-    def process(self, stage: Stage[In], batches: Sequence[Batch[In]]) -> Iterator[Processed]:
+    def process(self, stage: Stage[In], batches: Sequence[Batch[In]]) -> Iterator[BatchResult]:
         """Yield what becomes of each batch, in the order in which they end.
 
         A stage that the configuration does not name, or that holds what cannot be sent to another
@@ -142,7 +142,7 @@ class RayCluster:
         """
         ray, settings = self._connected(), self.config.stage(name) or RayStage()
         options = self._options(ray, settings, name)
-        remote = ray.remote(_called).options(max_retries=-1, **options)
+        remote = ray.remote(_call_in_directory).options(max_retries=-1, **options)
         refs = [remote.remote(*self._place, function, call) for call in calls]
         while refs:
             finished_refs, refs = ray.wait(refs)
@@ -156,7 +156,7 @@ class RayCluster:
         if settings is None:
             return 1
         ray = self._connected()
-        return settings.actors or _room(ray, self._options(ray, settings, stage))
+        return settings.actors or _n_fitting(ray, self._options(ray, settings, stage))
 
     @property
     def _place(self) -> tuple[str, str]:
@@ -191,7 +191,7 @@ class RayCluster:
 
 def _hand_out(
     ray: Any, stage: Stage[In], actors: Sequence[Any], batches: Sequence[Batch[In]], needs: str
-) -> Iterator[Processed]:
+) -> Iterator[BatchResult]:
     """Give each actor a batch at a time; that of an actor that dies goes to the next one.
 
     `ray.util.ActorPool` neither says which batch was lost nor takes restarted actors back.
@@ -235,7 +235,9 @@ def _hand_out(
                 else:
                     [(task_id, task)] = tracked.batch
                     problem = f"{_MAX_DEATHS} actors died over it; there may be too little memory"
-                    yield Processed(1, [failed(stage, task_id, task, FlipbenchError(problem))])
+                    yield BatchResult(
+                        1, [failure_of(stage, task_id, task, FlipbenchError(problem))]
+                    )
 
 
 def _started(ray: Any, stage: str, ref: Any, actor: Any) -> Any:
@@ -261,14 +263,16 @@ def _result(ray: Any, ref: Any) -> Any:
         raise
 
 
-def _called(directory: str, folder: str, function: Callable[..., Any], arguments: Any) -> str:
-    if problem := go_to(directory, folder):
+def _call_in_directory(
+    directory: str, folder: str, function: Callable[..., Any], arguments: Any
+) -> str:
+    if problem := change_directory(directory, folder):
         return problem
     function(*arguments)
     return ""
 
 
-def _room(ray: Any, options: dict[str, Any]) -> int:
+def _n_fitting(ray: Any, options: dict[str, Any]) -> int:
     """Return how many actors the cluster has room for."""
     resources = ray.cluster_resources()
     of_actor = {"CPU": options["num_cpus"], "GPU": options["num_gpus"]}

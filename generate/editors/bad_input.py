@@ -26,7 +26,7 @@ _WHOLE = ("QwenImageEdit",)  # these read captions of any length
 _MARK = "\0"
 
 
-def cut_of(pipeline: Any, text: str, max_tokens: int | None, subject: str) -> JsonDict:
+def unread_text(pipeline: Any, text: str, max_tokens: int | None, subject: str) -> JsonDict:
     """Return how much of a caption the text encoders do not read, and warn of it.
 
     Flux's first encoder, CLIP, reads 77 tokens, whatever the setting; it adds one vector for the
@@ -119,7 +119,7 @@ def check_control(control: Image.Image, settings: JsonDict, subject: str) -> Non
 
 
 @contextmanager
-def finite(pipeline: Any) -> Iterator[list[bool]]:
+def watch_for_nan(pipeline: Any) -> Iterator[list[bool]]:
     """Note for each image of the next run whether the autoencoder drew only finite numbers.
 
     Diffusers turns NaN into black. The list is empty if the pipeline has no autoencoder.
@@ -141,7 +141,7 @@ def finite(pipeline: Any) -> Iterator[list[bool]]:
         handle.remove()
 
 
-def only_finite(drawings: list[Drawn], flags: list[bool], dtype: str) -> list[Drawn]:
+def nan_as_errors(drawings: list[Drawn], flags: list[bool], dtype: str) -> list[Drawn]:
     """Replace images with NaN by errors; in tiles, no tile of the batch may have any."""
     if len(flags) != len(drawings):
         flags = [all(flags)] * len(drawings)

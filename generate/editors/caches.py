@@ -120,7 +120,7 @@ def with_cache(pipeline: Any, cache: FirstBlockCache | TaylorSeerCache | None) -
 
 
 @contextmanager
-def attention(name: str | None) -> Iterator[None]:
+def attention_kernel(name: str | None) -> Iterator[None]:
     """Draw with another attention back end.
 
     Raises
@@ -142,7 +142,7 @@ def attention(name: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def remembering(transformer: Any) -> Iterator[None]:
+def fresh_cache(transformer: Any) -> Iterator[None]:
     """Begin images with an empty cache, in the pass with the caption.
 
     For pipelines that do not tell their passes apart themselves.

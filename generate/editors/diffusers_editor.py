@@ -19,9 +19,9 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import ImageRef, JsonDict
 from flipbench.models.protocols import Drawing
 
-from .bad_input import cut_of, finite, only_finite
+from .bad_input import nan_as_errors, unread_text, watch_for_nan
 from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
-from .caches import attention
+from .caches import attention_kernel
 from .diffusers_loading import (
     PipelineSpec,
     call_arguments,
@@ -241,7 +241,7 @@ class DiffusersEditor:
         max_tokens = self.arguments.get(
             "max_sequence_length", self._parameters.get("max_sequence_length")
         )
-        text_read = cut_of(self._source.loaded, prompt, max_tokens, candidate.subject)
+        text_read = unread_text(self._source.loaded, prompt, max_tokens, candidate.subject)
         return Prepared(plan, task, {"prompt": prompt} | text_read, finish)
 
     def _draw(self, size: Size, tasks: Sequence[Task]) -> list[Drawn]:
@@ -262,10 +262,13 @@ class DiffusersEditor:
             arguments |= {"max_area": size[0] * size[1], "_auto_resize": False}
         arguments["generator"] = [torch.Generator().manual_seed(task.seed) for task in tasks]
         pipeline = self._pipeline
-        seed, kernels = seeded(tasks[0].seed, self._source.device), attention(self.spec.attention)
-        with seed, kernels, finite(pipeline) as flags:
+        seed, kernels = (
+            seeded(tasks[0].seed, self._source.device),
+            attention_kernel(self.spec.attention),
+        )
+        with seed, kernels, watch_for_nan(pipeline) as flags:
             drawings = drawn_images(pipeline(**arguments))
-        return only_finite(drawings, flags, self.spec.dtype)
+        return nan_as_errors(drawings, flags, self.spec.dtype)
 
     def _inputs(self, tasks: Sequence[Task]) -> dict[str, Any]:
         """Return the call arguments that are images."""

@@ -21,9 +21,9 @@ from flipbench.models.estimates import BYTES, FluxShape, Phase
 from flipbench.models.protocols import Drawing
 from flipbench.models.vlm.checkpoints import first_line, read_object, resolve_path
 
-from .bad_input import check_control, cut_of, finite, only_finite
+from .bad_input import check_control, nan_as_errors, unread_text, watch_for_nan
 from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
-from .caches import TextFolder, attention, remembering
+from .caches import TextFolder, attention_kernel, fresh_cache
 from .controls import Control
 from .diffusers_loading import (
     PipelineSpec,
@@ -246,10 +246,10 @@ class FluxControlNetEditor:
         return size_factor(self._source.loaded)
 
     @cached_property
-    def _texts(self) -> _Texts:
+    def _texts(self) -> _TextEncoder:
         folder = self.spec.text_embeddings
         shared = TextFolder(folder, self._encoder) if folder else None
-        return _Texts(self._source.loaded, self.spec, self._source.device, shared)
+        return _TextEncoder(self._source.loaded, self.spec, self._source.device, shared)
 
     @property
     def _encoder(self) -> JsonDict:
@@ -279,7 +279,7 @@ class FluxControlNetEditor:
         ref = images.put_image(control, f"control image of {candidate.subject}")
         task = Task(candidate.caption.text, control, seed)
         max_tokens = self.spec.settings.max_text_tokens
-        text_read = cut_of(self._source.loaded, task.prompt, max_tokens, candidate.subject)
+        text_read = unread_text(self._source.loaded, task.prompt, max_tokens, candidate.subject)
         return Prepared(plan, task, {"control": ref.model_dump(mode="json")} | text_read)
 
     def _encode(self, tasks: Sequence[Task]) -> None:
@@ -309,8 +309,8 @@ class FluxControlNetEditor:
             start=flux.true_cfg_start,
             negative_control=flux.negative_control,
         )
-        cache, kernels = remembering(pipeline.transformer), attention(self.spec.attention)
-        with cache, kernels, guided, finite(pipeline) as flags:
+        cache, kernels = fresh_cache(pipeline.transformer), attention_kernel(self.spec.attention)
+        with cache, kernels, guided, watch_for_nan(pipeline) as flags:
             result = pipeline(
                 prompt_embeds=torch.cat([text for text, _ in texts]).to(device),
                 pooled_prompt_embeds=torch.cat([pooled for _, pooled in texts]).to(
@@ -327,7 +327,7 @@ class FluxControlNetEditor:
                 height=size[1],
                 generator=[torch.Generator().manual_seed(task.seed) for task in tasks],
             )
-        return only_finite(drawn_images(result), flags, self.spec.dtype)
+        return nan_as_errors(drawn_images(result), flags, self.spec.dtype)
 
 
 def _local_folder(path: str, revision: str | None) -> Path:
@@ -354,7 +354,7 @@ def _shifts(folder: Path) -> bool:
     return bool(config.get("use_dynamic_shifting"))
 
 
-class _Texts:
+class _TextEncoder:
     """Encodes each caption once, one at a time; can offload the encoders to main memory."""
 
     def __init__(

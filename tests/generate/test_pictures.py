@@ -31,7 +31,7 @@ from flipbench.generate.pictures import (
     ByPosition,
     ChoosePictureStage,
     Chooser,
-    Chosen,
+    ImageChoice,
     Largest,
     named_picture,
 )
@@ -213,12 +213,12 @@ def test_the_picture_that_alone_shows_the_answer_decides(tmp_path: Path) -> None
     candidates = flipped(cases(store, 16))
     chosen = ByModel(HuggingFaceVLM("shapes:llava"))(candidates, store)
     right = [
-        isinstance(c, Chosen) and c.index == candidate.item.extra["decides"]
+        isinstance(c, ImageChoice) and c.index == candidate.item.extra["decides"]
         for c, candidate in zip(chosen, candidates, strict=True)
     ]
     assert sum(right) >= 12, "the trained tiny model finds most of them among 6.5 on average"
     first = chosen[0]
-    assert isinstance(first, Chosen) and len(first.shares) == 3
+    assert isinstance(first, ImageChoice) and len(first.shares) == 3
     assert all(0 <= share <= 1 for share in first.shares)
     assert max(first.shares) == first.shares[first.index]
 

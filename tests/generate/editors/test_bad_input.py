@@ -19,9 +19,9 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import ImageRef
 from flipbench.generate.editors.bad_input import (
     check_control,
-    cut_of,
-    finite,
-    only_finite,
+    nan_as_errors,
+    unread_text,
+    watch_for_nan,
 )
 from flipbench.generate.editors.controls import Control
 from flipbench.generate.editors.diffusers_editor import DiffusersEditor, DiffusersEditorSpec
@@ -106,8 +106,8 @@ def test_words_around_the_caption_take_their_place(name: str, read: list[int] | 
     pipeline = cls(**{k: v for k, v in needed.items() if k != "is_distilled"})
     if name == "Flux2Pipeline":
         pipeline.tokenizer, pipeline.system_message = Processor(words), "go"
-    assert cut_of(pipeline, "x" * 90, 200, "a") == {}
-    assert cut_of(pipeline, "x" * 150, 100, "a") == (
+    assert unread_text(pipeline, "x" * 90, 200, "a") == {}
+    assert unread_text(pipeline, "x" * 150, 100, "a") == (
         {"text_read": {"tokenizer": read}} if read else {}
     )
 
@@ -123,7 +123,7 @@ def test_words_around_the_caption_take_their_place(name: str, read: list[int] | 
     ],
 )
 def test_which_pipelines_cut_captions(module: str, reads: bool) -> None:
-    """What `cut_of` assumes of the installed diffusers."""
+    """What `unread_text` assumes of the installed diffusers."""
     code = inspect.getsource(import_module(f"diffusers.pipelines.{module}"))
     assert ("[:, :max_sequence_length]" in code) == reads
 
@@ -188,19 +188,19 @@ def test_an_overflow_of_half_precision_is_named(
 
 def test_half_precision_has_its_own_remedy() -> None:
     image = Image.new("RGB", (8, 8))
-    kept, lost = only_finite([image, image], [True, False], "float16")
+    kept, lost = nan_as_errors([image, image], [True, False], "float16")
     assert kept is image
     assert "set dtype to bfloat16 or float32" in str(lost)
-    tiled = only_finite([image, image], [True, True, False], "float16")
+    tiled = nan_as_errors([image, image], [True, True, False], "float16")
     assert all(isinstance(one, DataError) for one in tiled)
-    assert only_finite([image], [], "float32") == [image]
-    with finite(object()) as flags:
+    assert nan_as_errors([image], [], "float32") == [image]
+    with watch_for_nan(object()) as flags:
         assert flags == []
 
 
 def test_the_decoder_is_left_as_it_was(flux_editor: Editor) -> None:
     pipeline = flux_editor()._pipeline
-    with finite(pipeline) as flags:
+    with watch_for_nan(pipeline) as flags:
         pipeline.vae.decode(torch.zeros(2, 4, 4, 4))
     assert flags == [True, True]
     pipeline.vae.decode(torch.zeros(2, 4, 4, 4))
