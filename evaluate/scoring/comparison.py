@@ -24,6 +24,7 @@ from flipbench.core.records import (
     PairedCounts,
     Probe,
     ReferenceResult,
+    Response,
     Score,
 )
 from flipbench.prompting.prompts import PromptSettings
@@ -71,6 +72,7 @@ __all__ = [
     "relative_score",
     "threshold_score",
     "two_conditions",
+    "two_versions",
     "with_leakage",
 ]
 
@@ -332,6 +334,33 @@ def two_conditions(
 
     items = [pair.item for pair in query_pairs]
     return Contrast(items, probes_of(query_pairs), cache_recent(read), rules, left_out, **fields)
+
+
+def two_versions(
+    benchmark: PairedBenchmark,
+    probes: Callable[[Item, str], Sequence[Probe]],
+    value: Callable[[Sequence[Response]], float | None],
+    rules: Sequence[Rule],
+    n_trials: int | None = None,
+) -> Contrast:
+    """Contrast a value of all replies about an item on the originals and the perturbed items.
+
+    ``probes`` gets an item and "original" or "perturbed"; for ``value``, see
+    `Condition.of_replies`.
+    """
+    versions = {"original": benchmark.originals, "perturbed": benchmark.perturbed}
+    sides = {side: [probes(item, side) for item in items] for side, items in versions.items()}
+    return Contrast(
+        items=benchmark.originals,
+        probes=[probe for rows in sides.values() for row in rows for probe in row],
+        read=cache_recent(
+            lambda answers: [
+                Condition.of_replies(side, answers, rows, value, n_trials)
+                for side, rows in sides.items()
+            ]
+        ),
+        rules=rules,
+    )
 
 
 def against_clean(

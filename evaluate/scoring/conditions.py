@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 from weakref import ref
 
 import numpy as np
@@ -23,6 +24,8 @@ Mask = NDArray[np.bool_]
 Reading = Callable[[Response], float | None]
 """The value of a reply in [0, 1] (True for right, False for wrong); None if it cannot be read."""
 
+FREE_FORM = "they are free-form and have no options"
+"""Why items are left out that cannot be asked as multiple choice."""
 NO_REWORDING = "set evaluate.rewording"
 """Why a comparison of wordings does not apply if the benchmark has only one wording."""
 
@@ -133,6 +136,32 @@ class Condition:
         ]
         return cls(name, outcomes, n_unparsed, n_replies, n_trials)
 
+    @classmethod
+    def of_replies(
+        cls,
+        name: str,
+        answers: Answers,
+        probes_by_item: Sequence[Sequence[Probe]],
+        value: Callable[[Sequence[Response]], float | None],
+        n_trials: int | None = None,
+    ) -> Condition:
+        """Read one value from all replies about an item.
+
+        An item with a missing reply has no outcome. If ``value`` is None, the replies are
+        unreadable and count as 0.
+        """
+        outcomes: list[Value] = []
+        n_unparsed = n_replies = 0
+        for probes in probes_by_item:
+            replies = [reply for probe in probes if (reply := answers.to(probe)) is not None]
+            if len(replies) < len(probes):
+                outcomes.append(None)
+                continue
+            outcome = value(replies)
+            n_replies, n_unparsed = n_replies + 1, n_unparsed + (outcome is None)
+            outcomes.append(0.0 if outcome is None else outcome)
+        return cls(name, outcomes, n_unparsed, n_replies, n_trials)
+
     @cached_property
     def answered(self) -> Mask:
         """Which items have an outcome, shape (N,)."""
@@ -205,10 +234,32 @@ def choice(
     options: Sequence[str] | None = None,
     gold: int | None = None,
     images: Sequence[ImageRef] | None = None,
+    labels: str = "",
 ) -> Query:
     """Return the multiple-choice query of ``item``; what is given replaces the item's own."""
-    probe = prompt_settings.probe(item, variant, options=options, images=images)
+    probe = prompt_settings.probe(item, variant, options=options, images=images, labels=labels)
     return Query(((probe, Picks(item.answer if gold is None else gold)),))
+
+
+def choice_pair(
+    prompt_settings: PromptSettings, item: Item, variant: str, **changes: Any
+) -> QueryPair:
+    """Return the multiple-choice query of ``item``, and that with ``changes`` (see `choice`)."""
+    original = choice(prompt_settings, item, "original")
+    return QueryPair(item, original, choice(prompt_settings, item, variant, **changes))
+
+
+def version_pairs(
+    benchmark: PairedBenchmark, query: Callable[[Item, str], Query]
+) -> list[QueryPair]:
+    """Return the queries about both versions of every multiple-choice pair."""
+    return [
+        QueryPair(
+            pair.original, query(pair.original, "original"), query(pair.perturbed, "perturbed")
+        )
+        for pair in benchmark.pairs
+        if pair.original.options is not None
+    ]
 
 
 def open_question(

@@ -34,8 +34,16 @@ def choice_prompt(
     if len(options) > len(labels):
         kind = "letters" if labels == LETTERS else "labels"
         raise ValueError(f"{len(options)} options, but there are only {len(labels)} {kind}")
-    lines = [f"{label}. {text}" for label, text in zip(labels, options, strict=False)]
-    return "\n".join([question, *lines, instruction])
+    return "\n".join([question, *lettered(options, labels), instruction])
+
+
+def lettered(options: Sequence[str], labels: str = LETTERS) -> list[str]:
+    """Return options with their labels.
+
+    >>> lettered(["red", "blue"])
+    ['A. red', 'B. blue']
+    """
+    return [f"{label}. {text}" for label, text in zip(labels, options, strict=False)]
 
 
 def open_prompt(question: str, instruction: str = OPEN_INSTRUCTION) -> str:

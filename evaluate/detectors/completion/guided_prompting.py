@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
@@ -12,9 +12,9 @@ import numpy as np
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Item, Response, Score
+from flipbench.core.records import Item, JsonDict, Response, Score
 from flipbench.models.chat.labels import Labeller, LabelTask, Rubric
-from flipbench.prompting.prompts import LETTERS, PromptSettings
+from flipbench.prompting.prompts import PromptSettings, lettered
 from flipbench.prompting.wrappers import answer_text
 
 from ...protocol import rules
@@ -90,9 +90,8 @@ def split_text(item: Item, seed: int) -> tuple[str, str] | None:
     The parts are sentences and options, or words if there is only one sentence. None if there is
     only one word.
     """
-    parts = re.split(r"(?<=[.?!])\s+", item.question.strip())
-    parts += [f"{letter}. {o}" for letter, o in zip(LETTERS, item.options or (), strict=False)]
-    glue = "\n"
+    parts, glue = re.split(r"(?<=[.?!])\s+", item.question.strip()), "\n"
+    parts += lettered(item.options or ())
     if len(parts) < 2:
         parts, glue = item.question.split(), " "
     if len(parts) < 2:
@@ -102,23 +101,23 @@ def split_text(item: Item, seed: int) -> tuple[str, str] | None:
     return glue.join(parts[:at]), glue.join(parts[at:])
 
 
-def match_by_words(second: str, completion: str) -> Match:
+def match_by_words(true_text: str, completion: str) -> Match:
     """Return "exact" for the same words, "near-exact" for a ROUGE-L of at least .75.
 
     >>> match_by_words("b. red c. blue", "B. red C. Blue."), match_by_words("b. red", "x")
     ('exact', 'none')
     """
-    if fold(completion) == fold(second):
+    if fold(completion) == fold(true_text):
         return "exact"
-    return "near-exact" if rouge_l(second, completion) >= NEAR else "none"
+    return "near-exact" if rouge_l(true_text, completion) >= NEAR else "none"
 
 
 def _by_rule(task: LabelTask) -> Match | None:
     """Return the match of a completion that is empty or exact; else None."""
-    second, completion = task.texts
+    true_text, completion = task.texts
     if not completion:
         return "none"
-    return "exact" if fold(completion) == fold(second) else None
+    return "exact" if fold(completion) == fold(true_text) else None
 
 
 def judge_verdict(n_exact: int, n_near: int, n: int = N_TUNED) -> Verdict:
@@ -138,13 +137,9 @@ def overlap_p(
 ) -> float:
     """Return 1 - the share of bootstrap samples in which the guided mean is higher.
 
-    As in the paper, the two lists are resampled independently although they are paired. If it is
-    higher in all samples, p is 1 / (``n_bootstrap`` + 1), since so many show no less.
-
-    Parameters
-    ----------
-    guided, general : array, shape (N,)
-        Similarities in [0, 1].
+    Both hold similarities in [0, 1], shape (N,). As in the paper, they are resampled independently
+    although they are paired. If the guided mean is higher in all samples, p is
+    1 / (``n_bootstrap`` + 1), since so many show no less.
     """
     n_higher, n = 0, len(guided)
     for start in range(0, n_bootstrap, 250):
@@ -156,7 +151,7 @@ def overlap_p(
 
 @dataclass
 class GuidedPrompting(ComparingDetector):
-    """Gap = mean similarity to the true text of completions with the data set named - without.
+    """Gap = mean ROUGE-L with the true text of completions with the data set named - without.
 
     Items with a predictable ending score high in both; instruction-tuned models often do not
     complete at all. Rule 'judge' was tuned for ten items, so it uses ten, drawn by seed;
@@ -164,14 +159,10 @@ class GuidedPrompting(ComparingDetector):
 
     Parameters
     ----------
-    similarity : callable
-        Maps the true text and a completion to [0, 1]; ROUGE-L by default.
     label : callable, optional
         A `flipbench.models.chat.labels.recorded_labels`. Without one, words decide.
     """
 
-    similarity: Callable[[str, str], float] = rouge_l
-    unit: str = "ROUGE-L"
     label: Labeller | None = None
     n_judged: int = N_TUNED
     with_image: bool = True
@@ -203,7 +194,7 @@ class GuidedPrompting(ComparingDetector):
                 "their text is a single word",
                 (None, None),
                 direction="rises",
-                unit=self.unit,
+                unit="ROUGE-L",
             )
         ]
 
@@ -211,15 +202,14 @@ class GuidedPrompting(ComparingDetector):
     def _query_pairs(self, benchmark: PairedBenchmark) -> list[QueryPair]:
         query_pairs = []
         for item in benchmark.originals:
-            pieces = split_text(item, self.settings.seed)
-            if pieces is not None:
-                general, guided = _prompts(item, pieces[0], benchmark)
+            halves = split_text(item, self.settings.seed)
+            if halves is not None:
+                split = f" from the {item.source.split} split" if item.source.split else ""
+                dataset = item.source.dataset or benchmark.name
+                guided = GUIDED.format(first=halves[0], split=split, dataset=dataset)
+                general = self._query(item, "general", GENERAL.format(first=halves[0]), halves)
                 query_pairs.append(
-                    QueryPair(
-                        item,
-                        self._query(item, "general", general, pieces),
-                        self._query(item, "guided", guided, pieces),
-                    )
+                    QueryPair(item, general, self._query(item, "guided", guided, halves))
                 )
         return query_pairs
 
@@ -233,8 +223,8 @@ class GuidedPrompting(ComparingDetector):
         rng = generator(self.settings.seed, comparison.answers.model, "overlap")
         p = overlap_p(guided, general, rng)
         verdict = rules.significant(p, self.settings.alpha)
-        few = rules.too_few_warning(len(pairs), self.settings.alpha)
-        return gap_score(comparison, "overlap", lambda _: verdict, refusal=few, p_value=p)
+        refusal = rules.too_few_warning(len(pairs), self.settings.alpha)
+        return gap_score(comparison, "overlap", lambda _: verdict, refusal=refusal, p_value=p)
 
     def _judged(self, query_pairs: list[QueryPair], comparison: Comparison) -> Score:
         labels: list[str | None] = [
@@ -250,14 +240,14 @@ class GuidedPrompting(ComparingDetector):
                 " items, or run the same command again if judgements are missing"
             )
         by = "words" if self.label is None else "judge"
-        judged = {"exact": n_exact, "near_exact": n_near, "n": n, "by": by}
+        counts: JsonDict = {"exact": n_exact, "near_exact": n_near, "n": n, "by": by}
         return gap_score(
             comparison,
             "judge",
             lambda _: verdict,
             refusal=refusal,
             tuned_threshold=True,
-            details={"judged": judged},
+            details={"judged": counts},
         )
 
     def _completions(self, query_pairs: list[QueryPair], answers: Answers) -> Iterator[LabelTask]:
@@ -267,31 +257,21 @@ class GuidedPrompting(ComparingDetector):
             query_pairs, key=lambda pair: generator(seed, pair.item.id, "judged").random()
         )
         for pair in shuffled[: self.n_judged]:
-            first, second = split_text(pair.item, seed) or ("", "")
+            beginning, true_text = split_text(pair.item, seed) or ("", "")
             if (reply := answers.to(pair.second.probes[0])) is not None:
-                yield LabelTask(
-                    MATCH, (second, continuation(answer_text(reply.text), first).strip())
-                )
+                completion = continuation(answer_text(reply.text), beginning).strip()
+                yield LabelTask(MATCH, (true_text, completion))
 
-    def _query(self, item: Item, variant: str, prompt: str, pieces: tuple[str, str]) -> Query:
-        def similar(reply: Response) -> float | None:
-            if not answer_text(reply.text).strip():
-                return None
-            return float(
-                self.similarity(pieces[1], continuation(answer_text(reply.text), pieces[0]))
-            )
+    def _query(self, item: Item, variant: str, prompt: str, halves: tuple[str, str]) -> Query:
+        def similarity(reply: Response) -> float | None:
+            text = answer_text(reply.text)
+            return rouge_l(halves[1], continuation(text, halves[0])) if text.strip() else None
 
         return open_question(
             item,
             variant,
             prompt,
-            similar,
+            similarity,
             max_new_tokens=self.max_new_tokens,
             images=None if self.with_image else (),
         )
-
-
-def _prompts(item: Item, first: str, benchmark: PairedBenchmark) -> tuple[str, str]:
-    split = f" from the {item.source.split} split" if item.source.split else ""
-    dataset = item.source.dataset or benchmark.name
-    return GENERAL.format(first=first), GUIDED.format(first=first, split=split, dataset=dataset)

@@ -16,7 +16,7 @@ from rapidfuzz.distance import Indel
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, JsonDict, Probe, Response, Score
-from flipbench.prompting.prompts import LETTERS, PromptSettings
+from flipbench.prompting.prompts import PromptSettings, lettered
 
 from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...protocol.rules import Verdict
@@ -83,18 +83,17 @@ ABOUT = About(
 
 @dataclass(frozen=True)
 class _Text:
-    """An item's text: what is given, what is withheld, and that of another item."""
+    """An item's prompt, the text that it withholds, and that of another item."""
 
     item: Item
-    given: str
+    prompt: str
     withheld: str
-    other: str = ""
+    neighbour: str = ""
 
 
 def full_text(item: Item) -> str:
     """Return the question and its lettered options, one per line."""
-    options = [f"{letter}. {o}" for letter, o in zip(LETTERS, item.options or (), strict=False)]
-    return "\n".join([item.question.strip(), *options])
+    return "\n".join([item.question.strip(), *lettered(item.options or ())])
 
 
 def halves(text: str) -> tuple[str, str] | None:
@@ -169,41 +168,49 @@ class Meld(ComparingDetector):
         def contrast(
             name: str,
             measure: Callable[[str, str], float],
-            rules: Sequence[Callable[[Comparison], Score]],
+            *rules: Callable[[Comparison], Score],
             n_trials: int | None = 1,
             unit: str = "fraction",
         ) -> Contrast:
-            pairs = [self._pair(text, measure) for text in texts]
-            names = (f"{name}, another item", name)
             return two_conditions(
-                pairs, names, rules, left_out, (n_trials, n_trials), direction="rises", unit=unit
+                [self._pair(text, measure) for text in texts],
+                (f"{name}, another item", name),
+                rules,
+                left_out,
+                (n_trials, n_trials),
+                direction="rises",
+                unit=unit,
             )
+
+        def medians(answers: Answers) -> JsonDict:
+            floor, similarities = (
+                [value for value in condition.outcomes if value is not None]
+                for condition in similarity.read(answers)
+            )
+            if not similarities:
+                return {}
+            return {"median": median(similarities), "median_floor": median(floor)}
 
         similarity = contrast(
             "similarity",
             self._similarity,
-            (partial(mcnemar_score, rule="excess"), relative_score),
+            partial(mcnemar_score, rule="excess"),
+            relative_score,
             n_trials=None,
             unit="similarity",
         )
-
-        def medians(answers: Answers) -> JsonDict:
-            floor, own = (
-                [value for value in condition.outcomes if value is not None]
-                for condition in similarity.read(answers)
-            )
-            return {"median": median(own), "median_floor": median(floor)} if own else {}
-
         return [
             contrast(
                 "near-exact",
                 self._is_near_exact,
-                (partial(_any_score, rule="original"), partial(mcnemar_score, rule="near_exact")),
+                partial(_any_score, rule="original"),
+                partial(mcnemar_score, rule="near_exact"),
             ),
             contrast(
                 "match",
                 lambda withheld, reply: self._similarity(withheld, reply) >= self.match,
-                (partial(_any_score, rule="windowed"), partial(mcnemar_score, rule="matches")),
+                partial(_any_score, rule="windowed"),
+                partial(mcnemar_score, rule="matches"),
             ),
             replace(similarity, describe=medians),
         ]
@@ -224,25 +231,21 @@ class Meld(ComparingDetector):
         for text, item in distinct.items():
             pieces = (text, text) if self.answers else halves(text)
             if pieces is not None:
-                given, withheld = pieces[::-1] if self.backward else pieces
-                texts.append(_Text(item, given, _plain(withheld)[: self.max_withheld]))
-        return _with_others(texts, benchmark)
+                prompt, withheld = pieces[::-1] if self.backward else pieces
+                texts.append(_Text(item, prompt, _plain(withheld)[: self.max_withheld]))
+        return _with_neighbours(texts, benchmark)
 
     def _pair(self, text: _Text, measure: Callable[[str, str], float]) -> QueryPair:
-        def compared_with(withheld: str) -> Callable[[Response], float | None]:
+        probe, beginning = self._probe(text), "" if self.answers else text.prompt
+
+        def query(withheld: str) -> Query:
             def read(reply: Response) -> float | None:
-                given = "" if self.answers else text.given
-                new = _plain(continuation(reply.text, given))
-                return measure(withheld, new) if new or self.may_be_empty else None
+                completion = _plain(continuation(reply.text, beginning))
+                return measure(withheld, completion) if completion or self.may_be_empty else None
 
-            return read
+            return Query(((probe, read),))
 
-        probe = self._probe(text)
-        return QueryPair(
-            text.item,
-            Query(((probe, compared_with(text.other)),)),
-            Query(((probe, compared_with(text.withheld)),)),
-        )
+        return QueryPair(text.item, query(text.neighbour), query(text.withheld))
 
     def _n_tokens(self, text: _Text) -> int:
         """Return the limit of a reply's tokens, in steps of 16: a batch has one limit."""
@@ -253,7 +256,7 @@ class Meld(ComparingDetector):
         return Probe(
             item_id=text.item.id,
             variant="meld",
-            prompt=ANSWER.format(text.given) if self.answers else text.given,
+            prompt=ANSWER.format(text.prompt) if self.answers else text.prompt,
             ask="continue_text",
             max_new_tokens=self._n_tokens(text),
         )
@@ -276,7 +279,7 @@ class MeldChat(Meld):
         query = open_question(
             text.item,
             "meld-chat",
-            wording.format(text.given),
+            wording.format(text.prompt),
             lambda _: None,
             max_new_tokens=self._n_tokens(text),
             images=(),
@@ -298,15 +301,15 @@ def _plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def _with_others(texts: Sequence[_Text], benchmark: PairedBenchmark) -> list[_Text]:
+def _with_neighbours(texts: Sequence[_Text], benchmark: PairedBenchmark) -> list[_Text]:
     """Return the texts, each with the withheld text of its neighbour, in item order.
 
-    The neighbour is the item whose given text ends most similarly, of those that withhold another
+    The neighbour is the item whose prompt ends most similarly, of those that withhold another
     text: it is about the same topic, and in the same template.
     """
-    ends = [_plain(text.given)[-COMPARED:] for text in texts]
+    ends = [_plain(text.prompt)[-COMPARED:] for text in texts]
     withheld = np.unique([text.withheld for text in texts], return_inverse=True)[1]
-    found = {}
+    by_id = {}
     for start in range(0, len(texts), _AT_ONCE):
         rows = slice(start, start + _AT_ONCE)
         similar = process.cdist(ends[rows], ends, scorer=Indel.normalized_similarity, workers=-1)
@@ -314,5 +317,5 @@ def _with_others(texts: Sequence[_Text], benchmark: PairedBenchmark) -> list[_Te
         for text, row in zip(texts[rows], similar, strict=True):
             nearest = int(row.argmax())
             if row[nearest] >= 0:
-                found[text.item.id] = replace(text, other=texts[nearest].withheld)
-    return [found[item.id] for item in benchmark.originals if item.id in found]
+                by_id[text.item.id] = replace(text, neighbour=texts[nearest].withheld)
+    return [by_id[item.id] for item in benchmark.originals if item.id in by_id]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Response
 from flipbench.models.chat.labels import Labeller, LabelTask, Rubric
-from flipbench.prompting.prompts import LETTERS, PromptSettings
+from flipbench.prompting.prompts import LETTERS, PromptSettings, lettered
 from flipbench.prompting.wrappers import answer_text
 
 from ...protocol.detector import About, Answers, Helpers, cached_per_benchmark
@@ -38,7 +38,6 @@ SAME = Rubric(
     "Option: {}\nReply: {}",
     ("same", "different"),
 )
-Same = Callable[[str, str, Sequence[str]], bool]
 
 ABOUT = About(
     name="missing_option",
@@ -72,16 +71,12 @@ class MissingOption(ComparingDetector):
     Parameters
     ----------
     label : callable, optional
-        A `flipbench.models.chat.labels.recorded_labels`. Without one, ``same`` decides.
-    same : callable
-        Maps a reply, the missing option and the options shown to whether the reply means the
-        missing one.
+        A `flipbench.models.chat.labels.recorded_labels`. Without one, words decide.
     with_image : bool
         Whether the picture is shown; the published figures are for text only.
     """
 
     label: Labeller | None = None
-    same: Same = mentions
     with_image: bool = False
     max_new_tokens: int = 24
     about = ABOUT
@@ -93,9 +88,9 @@ class MissingOption(ComparingDetector):
     def to_judge(self, benchmark: PairedBenchmark, answers: Answers) -> Iterator[LabelTask]:
         """Yield the replies that are no option word for word."""
         for item, query in self._queries(benchmark):
-            reply = answers.to(query.probes[0])
-            if reply is not None and _by_rule(answer_text(reply.text), item.options or ()) is None:
-                yield _task(answer_text(reply.text), item.options or ())
+            reply, options = answers.to(query.probes[0]), item.options or ()
+            if reply is not None and _by_rule(answer_text(reply.text), options) is None:
+                yield _task(answer_text(reply.text), options)
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return each question without its last option; ``prompt_settings`` is not used."""
@@ -110,7 +105,7 @@ class MissingOption(ComparingDetector):
         if self.label is None:
             return [contrast]
         return [
-            replace(contrast, read=lambda answers: contrast.read(self._judged(queries, answers)))
+            replace(contrast, read=lambda answers: contrast.read(self._labelled(queries, answers)))
         ]
 
     @cached_per_benchmark
@@ -121,43 +116,40 @@ class MissingOption(ComparingDetector):
             if item.options is not None and _is_usable(item.options)
         ]
 
-    def _judged(self, queries: Sequence[tuple[Item, Query]], answers: Answers) -> Answers:
+    def _labelled(self, queries: Sequence[tuple[Item, Query]], answers: Answers) -> Answers:
         """Return the answers without those that the judge has yet to label."""
         assert self.label is not None
-        known = {}
+        replies = {}
         for item, query in queries:
             reply, options = answers.to(query.probes[0]), item.options or ()
-            if reply is None:
-                continue
-            if _by_rule(answer_text(reply.text), options) is not None or self.label(
-                _task(answer_text(reply.text), options)
-            ):
-                known[reply.probe_id] = reply
-        return replace(answers, responses=known)
-
-    def _means(self, reply: str, options: Sequence[str]) -> bool | None:
-        """Return whether a reply means the last option; None if it is empty."""
-        if not reply.strip():
-            return None
-        if self.label is None:
-            return self.same(reply.strip(), options[-1], options[:-1])
-        ruled = _by_rule(reply, options)
-        return self.label(_task(reply, options)) == "same" if ruled is None else ruled
+            if reply is not None:
+                text = answer_text(reply.text)
+                if _by_rule(text, options) is not None or self.label(_task(text, options)):
+                    replies[reply.probe_id] = reply
+        return replace(answers, responses=replies)
 
     def _query(self, item: Item, options: Sequence[str]) -> Query:
-        shown = options[:-1]
-        lines = [f"{letter}. {text}" for letter, text in zip(LETTERS, shown, strict=False)]
+        *visible, missing_option = options
 
-        def is_missing_option(reply: Response) -> bool | None:
-            return self._means(answer_text(reply.text), options)
+        def is_named(reply: Response) -> bool | None:
+            text = answer_text(reply.text)
+            if not text.strip():
+                return None
+            if self.label is None:
+                return mentions(text.strip(), missing_option, visible)
+            ruled = _by_rule(text, options)
+            return self.label(_task(text, options)) == "same" if ruled is None else ruled
 
+        prompt = PROMPT.format(
+            question=item.question,
+            options="\n".join(lettered(visible)),
+            last=LETTERS[len(visible) - 1],
+        )
         return open_question(
             item,
             "missing-option",
-            PROMPT.format(
-                question=item.question, options="\n".join(lines), last=LETTERS[len(shown) - 1]
-            ),
-            is_missing_option,
+            prompt,
+            is_named,
             max_new_tokens=self.max_new_tokens,
             images=None if self.with_image else (),
         )
@@ -176,5 +168,5 @@ def _by_rule(reply: str, options: Sequence[str]) -> bool | None:
 
 
 def _is_usable(options: Sequence[str]) -> bool:
-    last = fold(options[-1])
-    return len(options) >= 3 and bool(last) and last not in {fold(text) for text in options[:-1]}
+    *visible, missing_option = map(fold, options)
+    return len(options) >= 3 and bool(missing_option) and missing_option not in visible

@@ -11,7 +11,7 @@ import numpy as np
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Count, Item, JsonDict, Probe, Response, Score
 from flipbench.models.chat.rewording import Reword
-from flipbench.prompting.prompts import LETTERS, PromptSettings
+from flipbench.prompting.prompts import PromptSettings, lettered
 
 from ...protocol.detector import About, Answers, Helpers
 from ...scoring.comparison import (
@@ -53,15 +53,15 @@ ABOUT = About(
 CHOICES, TEXT = "n-grams of choices", "n-grams"
 
 
-def starts(n_tokens: int, n: int = 5, n_starts: int = 5, first: int = 2) -> list[int]:
-    """Return evenly spaced n-gram starts from ``first`` to the last possible; none if too short.
+def starts(n_tokens: int, n: int = 5, n_starts: int = 5, minimum: int = 2) -> list[int]:
+    """Return evenly spaced n-gram starts from ``minimum`` to the last possible; none if too short.
 
     >>> starts(20), starts(6)
     ([2, 5, 8, 11, 15], [])
     """
-    if n_tokens - n < first:
+    if n_tokens - n < minimum:
         return []
-    return [int(start) for start in np.linspace(first, n_tokens - n, n_starts)]
+    return [int(start) for start in np.linspace(minimum, n_tokens - n, n_starts)]
 
 
 @dataclass(frozen=True)
@@ -108,17 +108,17 @@ class NgramAccuracy(ComparingDetector):
         )
         texts = _distinct(_Text(item, (_text_probe(item, "ngram"),)) for item in items)
         reworded = self._reworded(items)
-        again = "or the same text is already asked about"
+        repeated = "or the same text is already asked about"
         return [
             self._contrast(
                 [(CHOICES, choices)],
                 (partial(threshold_score, rule="paper"), partial(mcnemar_score, rule="choices")),
-                f"they are free-form, their choices have fewer than {self.n} tokens, {again}",
+                f"they are free-form, their choices have fewer than {self.n} tokens, {repeated}",
             ),
             self._contrast(
                 [(TEXT, texts)],
                 (partial(mcnemar_score, rule="paired"),),
-                f"their text has fewer than {self.n + 2} tokens, {again}",
+                f"their text has fewer than {self.n + 2} tokens, {repeated}",
             ),
             replace(
                 self._contrast(
@@ -127,7 +127,7 @@ class NgramAccuracy(ComparingDetector):
                         (TEXT, [_Text(t.item, (_text_probe(t.item, "ngram"),)) for t in reworded]),
                     ],
                     (partial(mcnemar_score, rule="paraphrase"),),
-                    f"their text has fewer than {self.n + 2} tokens, {again}, or they have fewer"
+                    f"their text has fewer than {self.n + 2} tokens, {repeated}, or they have fewer"
                     f" than {self.n_paraphrases} other wordings (evaluate.rewording)",
                 ),
                 reason="" if self.reword else NO_REWORDING,
@@ -196,21 +196,20 @@ class NgramAccuracy(ComparingDetector):
 
     def _share(self, probe: Probe, reply: Response) -> float | None:
         """Return the share of n-grams that greedy decoding completes; None if there are none."""
-        first = _first(probe)
+        offset = _n_unscored(probe)
         hits = [
-            all(reply.is_greedy[start - first : start - first + self.n])
+            all(reply.is_greedy[start - offset : start - offset + self.n])
             for start in self._starts(probe, reply)
         ]
         return mean(hits) if hits else None
 
     def _starts(self, probe: Probe, reply: Response) -> list[int]:
-        first = _first(probe)
-        n_tokens = first + len(reply.is_greedy)
-        return starts(n_tokens, self.n, self.n_starts, first=2 * first)
+        offset = _n_unscored(probe)
+        return starts(offset + len(reply.is_greedy), self.n, self.n_starts, minimum=2 * offset)
 
 
-def _first(probe: Probe) -> int:
-    """Return the first token that is scored: 1, as nothing precedes a text's own first token."""
+def _n_unscored(probe: Probe) -> int:
+    """Return 1 without a prompt: nothing precedes a text's first token, so it has no score."""
     return 0 if probe.prompt else 1
 
 
@@ -222,8 +221,8 @@ def _text_probe(item: Item, variant: str, question: str | None = None) -> Probe:
 
 def _choices_probe(item: Item) -> Probe:
     """Return the choices as raw text after the question."""
-    lines = (f"{letter}. {o}" for letter, o in zip(LETTERS, item.options or (), strict=False))
-    return _raw_probe(item, "ngram-choices", f" {' '.join(lines)}", item.question)
+    choices = " ".join(lettered(item.options or ()))
+    return _raw_probe(item, "ngram-choices", f" {choices}", item.question)
 
 
 def _raw_probe(item: Item, variant: str, text: str, prompt: str = "") -> Probe:
@@ -240,16 +239,17 @@ def _raw_probe(item: Item, variant: str, text: str, prompt: str = "") -> Probe:
 def _distinct(texts: Iterable[_Text]) -> list[_Text]:
     """Return one item, that of the lowest id, for each text; the order stays."""
     texts = list(texts)
-    keep: dict[tuple[str, ...], str] = {}
+    item_ids: dict[tuple[str, ...], str] = {}
     for text in texts:
         key = tuple(probe.id for probe in text.probes)
-        keep[key] = min(keep.get(key, text.item.id), text.item.id)
-    kept = set(keep.values())
-    return [text for text in texts if text.item.id in kept]
+        item_ids[key] = min(item_ids.get(key, text.item.id), text.item.id)
+    lowest_ids = set(item_ids.values())
+    return [text for text in texts if text.item.id in lowest_ids]
 
 
 def _with_loss(score: Score, answers: Answers) -> Score:
-    right = score.accuracies.get(TEXT, Count(k=0, n=0))
-    own = right.k / right.n if right.n else 0.0
-    loss = score.statistic / own if own and score.statistic is not None else None
+    count = score.accuracies.get(TEXT, Count(k=0, n=0))
+    loss = None
+    if count.k and score.statistic is not None:
+        loss = score.statistic / (count.k / count.n)
     return score.model_copy(update={"details": score.details | {"relative_loss": loss}})

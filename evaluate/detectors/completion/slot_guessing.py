@@ -158,15 +158,11 @@ class SlotGuessing(ComparingDetector):
         ]
 
     def _query(self, slot: Slot, variant: str, text: str) -> Query:
+        def is_guessed(reply: Response) -> bool | None:
+            stems = {stem(word) for word in words(answer_text(reply.text))}
+            return slot.stem in stems if stems else None
+
+        prompt = PROMPT.format(text=text, mask=MASK)
         return open_question(
-            slot.item,
-            variant,
-            PROMPT.format(text=text, mask=MASK),
-            lambda reply: _contains(reply, slot.stem),
-            max_new_tokens=self.max_new_tokens,
+            slot.item, variant, prompt, is_guessed, max_new_tokens=self.max_new_tokens
         )
-
-
-def _contains(reply: Response, hidden: str) -> bool | None:
-    reply_words = words(answer_text(reply.text))
-    return hidden in {stem(word) for word in reply_words} if reply_words else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
@@ -74,25 +74,23 @@ LEFT_OUT = f"{NOT_CLOSED}, or no other wording that asks the same"
 
 
 @dataclass(frozen=True)
-class Asked:
+class _Questions:
     """The probes of an item: as it is, in other words, and without its picture."""
 
     item: Item
     original: Probe
     blind: Probe
-    paraphrases: tuple[Paraphrase, ...]
-    reworded: tuple[Probe, ...]
+    paraphrases: Sequence[Paraphrase]
+    reworded: Sequence[Probe]
     checks: Mapping[str, Sequence[Probe]]
 
-    @property
-    def probes(self) -> list[Probe]:
-        """All probes."""
-        checks = [probe for probes in self.checks.values() for probe in probes]
-        return [self.original, *self.reworded, self.blind, *checks]
+    def kept(self, label: Labeller | None) -> list[Probe]:
+        """Return the probes of the wordings that a judge keeps."""
+        return list(compress(self.reworded, are_kept(self.paraphrases, label)))
 
 
 @dataclass(frozen=True)
-class Placed:
+class _Placed:
     """A model's answers to an item (-1: unreadable), and the quadrant that follows."""
 
     item: Item
@@ -146,7 +144,7 @@ class FourQuadrants(ComparingDetector):
     def to_judge(self, benchmark: PairedBenchmark, answers: Answers) -> Iterator[LabelTask]:
         """Yield the wordings that a rule does not leave out; they are the same for all models."""
         for paraphrases, _ in self._wordings(benchmark).values():
-            yield from (one.task for one in paraphrases)
+            yield from (paraphrase.task for paraphrase in paraphrases)
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return every closed question: as it is, in other words, and without its picture."""
@@ -157,19 +155,36 @@ class FourQuadrants(ComparingDetector):
                 "other pictures": swapped_probes(benchmark, prompt_settings, self.n_swaps, seed),
                 "black picture": black_probes(benchmark, prompt_settings),
             }
-        asked = [
-            _asked(item, paraphrases, prompt_settings, checks)
+        questions = [
+            _Questions(
+                item,
+                prompt_settings.closed_probe(item, "original"),
+                prompt_settings.closed_probe(item, "text-only", images=()),
+                paraphrases,
+                [
+                    prompt_settings.closed_probe(
+                        item, f"paraphrase {number}", question=wording.text
+                    )
+                    for number, wording in enumerate(paraphrases, 1)
+                ],
+                {name: probes(item) for name, probes in checks.items()},
+            )
             for item in closed_items(benchmark)
-            if (paraphrases := wordings[item.id][0] if item.id in wordings else ())
+            if (paraphrases := wordings[item.id][0] if item.id in wordings else [])
         ]
         return [
             Contrast(
-                items=[one.item for one in asked],
-                probes=[probe for one in asked for probe in one.probes],
-                read=lambda answers: [self._dangerous(asked, answers)],
-                rules=(partial(self._paper, asked), mcnemar_score),
+                items=[q.item for q in questions],
+                probes=[
+                    probe
+                    for q in questions
+                    for probes in ([q.original], q.reworded, [q.blind], *q.checks.values())
+                    for probe in probes
+                ],
+                read=lambda answers: [self._dangerous(questions, answers)],
+                rules=(partial(self._paper, questions), mcnemar_score),
                 left_out=LEFT_OUT,
-                leave_out=lambda _: {one.item.id for one in asked if not any(self._kept(one))},
+                leave_out=lambda _: {q.item.id for q in questions if not q.kept(self.label)},
                 direction="rises",
                 reason="" if self.reword else NO_REWORDING,
             )
@@ -182,72 +197,65 @@ class FourQuadrants(ComparingDetector):
         """Return the wordings of each item that can be asked, and how many are left out, by id."""
         if self.reword is None:
             return {}
+        has_judge = self.label is not None
         return {
             item.id: paraphrases_of(
-                item,
-                self.reword,
-                self.n_paraphrases,
-                self.level_of,
-                has_judge=self.label is not None,
+                item, self.reword, self.n_paraphrases, self.level_of, has_judge=has_judge
             )
             for item in closed_items(benchmark)
         }
 
-    def _kept(self, asked: Asked) -> list[bool]:
-        return are_kept(asked.paraphrases, self.label)
-
-    def _placed(self, asked: Asked, answers: Answers) -> Placed | None:
+    def _placed(self, questions: _Questions, answers: Answers) -> _Placed | None:
         """Return where an item belongs; None if an answer is missing."""
-        first, blind = answers.to(asked.original), answers.to(asked.blind)
-        others = [answers.to(p) for p in compress(asked.reworded, self._kept(asked))]
-        if first is None or blind is None or not others or None in others:
+        original, blind = answers.to(questions.original), answers.to(questions.blind)
+        choices = answers.choices(questions.kept(self.label))
+        if original is None or blind is None or not choices or None in choices:
             return None
-        compared = [reply.choice for reply in others if reply is not None]
-        compared += [first.choice] if self.with_original else []
-        consistent = compared[0] >= 0 and len(set(compared)) == 1
-        reliant = first.choice < 0 or first.choice != blind.choice
-        n_options = asked.original.n_options
+        choices += [original.choice] if self.with_original else []
+        consistent = choices[0] != -1 and len(set(choices)) == 1
+        reliant = original.choice < 0 or original.choice != blind.choice
         p, q = (
             distribution(reply.option_log_probs)
-            if len(reply.option_log_probs) == n_options and not reply.is_unreadable
+            if len(reply.option_log_probs) == questions.original.n_options
+            and not reply.is_unreadable
             else None
-            for reply in (first, blind)
+            for reply in (original, blind)
         )
-        return Placed(
-            asked.item,
+        return _Placed(
+            questions.item,
             quadrant_of(consistent, reliant),
-            first.choice,
+            original.choice,
             blind.choice,
             None if p is None else float(entropy(p)),
             None if p is None or q is None else float(kl_divergence(p, q)),
         )
 
-    def _dangerous(self, asked: Sequence[Asked], answers: Answers) -> Condition:
+    def _dangerous(self, questions: Sequence[_Questions], answers: Answers) -> Condition:
         """Return whether each item is dangerous, and how many replies are unreadable."""
-        placed = [self._placed(one, answers) for one in asked]
-        probes = [
-            probe
-            for one in asked
-            for probe in (one.original, one.blind, *compress(one.reworded, self._kept(one)))
-        ]
+        placed = [self._placed(q, answers) for q in questions]
+        probes = [p for q in questions for p in (q.original, q.blind, *q.kept(self.label))]
         return Condition(
             "dangerous",
-            [None if one is None else one.quadrant == "dangerous" for one in placed],
+            [None if item is None else item.quadrant == "dangerous" for item in placed],
             n_unparsed=answers.n_unparsed(probes),
-            n_replies=sum(answers.to(probe) is not None for probe in probes),
+            n_replies=sum(choice is not None for choice in answers.choices(probes)),
         )
 
-    def _paper(self, asked: Sequence[Asked], comparison: Comparison) -> Score:
+    def _paper(self, questions: Sequence[_Questions], comparison: Comparison) -> Score:
         """Return the score of the paper's flag, which says nothing about why."""
         condition, items, answers = comparison.second, comparison.items, comparison.answers
-        known = {
+        is_dangerous = {
             item.id: bool(outcome)
             for item, outcome in zip(items, condition.outcomes, strict=True)
             if outcome is not None
         }
-        n, k = len(known), sum(known.values())
-        placed = [one for a in asked if a.item.id in known if (one := self._placed(a, answers))]
-        result = self._result(comparison.benchmark, asked, placed, answers) if placed else None
+        n, k = len(is_dangerous), sum(is_dangerous.values())
+        placed = {
+            q.item.id: item
+            for q in questions
+            if q.item.id in is_dangerous and (item := self._placed(q, answers))
+        }
+        result = self._result(comparison.benchmark, questions, placed, answers) if placed else None
         unparsed = {condition.name: (condition.n_unparsed, condition.n_replies)}
         notes = [*comparison.notes, *dropped_note(len(items) - n, len(items))]
         refusal = rules.unparsed_warning(unparsed)
@@ -281,34 +289,35 @@ class FourQuadrants(ComparingDetector):
             unparsed={condition.name: condition.n_unparsed},
             quadrants=result.model_dump(mode="json") if result else None,
             details={"n_left_out": comparison.n_left_out, "n_unanswered": len(items) - n},
-            per_item={item_id: float(value) for item_id, value in known.items()},
+            per_item={item_id: float(value) for item_id, value in is_dangerous.items()},
             warnings=[*notes, *([refusal] if refusal else [])],
         )
 
     def _result(
         self,
         benchmark: PairedBenchmark,
-        asked: Sequence[Asked],
-        placed: Sequence[Placed],
+        questions: Sequence[_Questions],
+        placed_by_id: Mapping[str, _Placed],
         answers: Answers,
     ) -> QuadrantResult:
         """Return all numbers about the quadrants of a model."""
+        placed = list(placed_by_id.values())
         by_quadrant = {name: [p for p in placed if p.quadrant == name] for name in QUADRANTS}
         auroc, auroc_interval = _auroc(placed)
         wordings: Counter[str] = Counter()
         for paraphrases, left_out in self._wordings(benchmark).values():
             wordings += left_out
-            wordings.update(one.outcome(self.label) for one in paraphrases)
+            wordings.update(paraphrase.outcome(self.label) for paraphrase in paraphrases)
         consistent = [p for p in placed if p.quadrant in ("ideal", "dangerous")]
         return QuadrantResult(
             counts={
-                name: Count(k=sum(p.answer == right_option(p.item) for p in group), n=len(group))
+                name: _count(p.answer == right_option(p.item) for p in group)
                 for name, group in by_quadrant.items()
             },
             flip_rate=self._interval(placed, ("fragile", "worst"), answers),
             dangerous=self._interval(placed, ("dangerous",), answers),
             given_consistent=self._interval(consistent, ("dangerous",), answers),
-            prior=Count(k=sum(p.text_only == right_option(p.item) for p in placed), n=len(placed)),
+            prior=_count(p.text_only == right_option(p.item) for p in placed),
             entropies={k: _mean([p.entropy for p in group]) for k, group in by_quadrant.items()},
             divergences={
                 k: _mean([p.divergence for p in group]) for k, group in by_quadrant.items()
@@ -316,13 +325,13 @@ class FourQuadrants(ComparingDetector):
             auroc=auroc,
             auroc_interval=auroc_interval,
             wordings=dict(wordings),
-            levels=self._levels(asked, answers),
-            unchanged=_unchanged(asked, {p.item.id: p for p in placed}, answers),
+            levels=self._levels(questions, answers),
+            unchanged=_unchanged(questions, placed_by_id, answers),
             items={p.item.id: p.quadrant for p in placed},
         )
 
     def _interval(
-        self, placed: Sequence[Placed], quadrants: tuple[Quadrant, ...], answers: Answers
+        self, placed: Sequence[_Placed], quadrants: tuple[Quadrant, ...], answers: Answers
     ) -> Interval | None:
         """Return the interval of the share in these quadrants, over images or groups."""
         return share_interval(
@@ -332,67 +341,57 @@ class FourQuadrants(ComparingDetector):
             n_bootstrap=self.settings.n_bootstrap,
         )
 
-    def _levels(self, asked: Sequence[Asked], answers: Answers) -> dict[str, Count]:
+    def _levels(self, questions: Sequence[_Questions], answers: Answers) -> dict[str, Count]:
         """Return how often each kind of change changes the answer."""
-        changed: dict[str, list[bool]] = {}
-        for one in asked:
-            for paraphrase, probe, use in zip(
-                one.paraphrases, one.reworded, self._kept(one), strict=True
-            ):
-                first, other = answers.to(one.original), answers.to(probe)
-                if use and paraphrase.level and first is not None and other is not None:
-                    changed.setdefault(paraphrase.level, []).append(first.choice != other.choice)
-        return {level: Count(k=sum(found), n=len(found)) for level, found in changed.items()}
-
-
-def _asked(
-    item: Item,
-    paraphrases: Sequence[Paraphrase],
-    prompt_settings: PromptSettings,
-    checks: Mapping[str, Callable[[Item], list[Probe]]],
-) -> Asked:
-    return Asked(
-        item,
-        prompt_settings.closed_probe(item, "original"),
-        prompt_settings.closed_probe(item, "text-only", images=()),
-        tuple(paraphrases),
-        tuple(
-            prompt_settings.closed_probe(item, f"paraphrase {number}", question=one.text)
-            for number, one in enumerate(paraphrases, 1)
-        ),
-        {name: probes(item) for name, probes in checks.items()},
-    )
+        is_changed: dict[str, list[bool]] = {}
+        for q in questions:
+            original = answers.to(q.original)
+            is_kept = are_kept(q.paraphrases, self.label)
+            for paraphrase, probe in compress(zip(q.paraphrases, q.reworded, strict=True), is_kept):
+                reply = answers.to(probe)
+                if paraphrase.level and original is not None and reply is not None:
+                    changes = is_changed.setdefault(paraphrase.level, [])
+                    changes.append(original.choice != reply.choice)
+        return {level: _count(changes) for level, changes in is_changed.items()}
 
 
 def _unchanged(
-    asked: Sequence[Asked], placed: Mapping[str, Placed], answers: Answers
+    questions: Sequence[_Questions], placed_by_id: Mapping[str, _Placed], answers: Answers
 ) -> dict[str, dict[str, Count]]:
     """Return by check and quadrant how many answers to changed pictures are the original's."""
-    found: dict[str, dict[str, list[bool]]] = {}
-    for one in asked:
-        for name, probes in one.checks.items():
-            replies = [reply for probe in probes if (reply := answers.to(probe)) is not None]
-            if here := placed.get(one.item.id):
-                of_check = found.setdefault(name, {q: [] for q in QUADRANTS})
-                of_check[here.quadrant] += [0 <= reply.choice == here.answer for reply in replies]
+    checks: dict[str, dict[str, list[bool]]] = {}
+    for q in questions:
+        if placed := placed_by_id.get(q.item.id):
+            for name, probes in q.checks.items():
+                by_quadrant = checks.setdefault(name, {quadrant: [] for quadrant in QUADRANTS})
+                by_quadrant[placed.quadrant] += [
+                    0 <= choice == placed.answer
+                    for choice in answers.choices(probes)
+                    if choice is not None
+                ]
     return {
-        name: {q: Count(k=sum(same), n=len(same)) for q, same in of_check.items()}
-        for name, of_check in found.items()
+        name: {quadrant: _count(is_same) for quadrant, is_same in by_quadrant.items()}
+        for name, by_quadrant in checks.items()
     }
 
 
+def _count(flags: Iterable[bool]) -> Count:
+    flags = list(flags)
+    return Count(k=sum(flags), n=len(flags))
+
+
 def _mean(values: Sequence[float | None]) -> Mean:
-    known = [value for value in values if value is not None]
-    return Mean(mean=sum(known) / len(known) if known else None, n=len(known))
+    numbers = [value for value in values if value is not None]
+    return Mean(mean=sum(numbers) / len(numbers) if numbers else None, n=len(numbers))
 
 
-def _auroc(placed: Sequence[Placed]) -> tuple[float | None, Interval | None]:
+def _auroc(placed: Sequence[_Placed]) -> tuple[float | None, Interval | None]:
     """Return how well a low divergence tells dangerous items from the others."""
-    known = [p for p in placed if p.divergence is not None]
-    scores = -np.array([p.divergence for p in known], dtype=float)
-    positive = np.array([p.quadrant == "dangerous" for p in known], dtype=bool)
-    n_positive = int(positive.sum())
-    if not 0 < n_positive < len(known):
+    items = [p for p in placed if p.divergence is not None]
+    scores = -np.array([p.divergence for p in items], dtype=float)
+    is_dangerous = np.array([p.quadrant == "dangerous" for p in items], dtype=bool)
+    n_dangerous = int(is_dangerous.sum())
+    if not 0 < n_dangerous < len(items):
         return None, None
-    auroc = area_under_curve(scores, positive)
-    return auroc, newcombe_interval(auroc, [(n_positive, len(known) - n_positive)])
+    auroc = area_under_curve(scores, is_dangerous)
+    return auroc, newcombe_interval(auroc, [(n_dangerous, len(items) - n_dangerous)])

@@ -24,7 +24,7 @@ from ...scoring.comparison import (
     relative_score,
     two_conditions,
 )
-from ...scoring.conditions import QueryPair, choice
+from ...scoring.conditions import choice_pair
 
 N_CELLS = 16
 GREY = 128
@@ -94,10 +94,7 @@ class ImageMasking(ComparingDetector):
             )
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
-        """Return each item's question on the whole picture and masked, for every fraction.
-
-        Each masked picture is written once, to the benchmark's image store.
-        """
+        """Return each item's question on the whole picture and masked, for every fraction."""
         contrasts = [self._contrast(benchmark, prompt_settings, f) for f in self.fractions]
         rule = partial(_relative, contrasts)
         at = self.fractions.index(self.compared)
@@ -115,15 +112,8 @@ class ImageMasking(ComparingDetector):
             lambda ref, picture: mask(picture, fraction, self._order(ref)),
         )
         query_pairs = [
-            QueryPair(
-                item,
-                choice(prompt_settings, item, "original"),
-                choice(
-                    prompt_settings,
-                    item,
-                    name,
-                    images=[derived.of(ref) or ref for ref in item.images],
-                ),
+            choice_pair(
+                prompt_settings, item, name, images=[derived.of(i) or i for i in item.images]
             )
             for item in benchmark.originals
             if item.options is not None and item.images
@@ -141,6 +131,6 @@ def _relative(fractions: Sequence[Contrast], comparison: Comparison) -> Score:
     accuracies = dict(score.accuracies)
     for contrast in fractions:
         masked = contrast.read(comparison.answers)[1]
-        answered = [outcome for outcome in masked.outcomes if outcome is not None]
-        accuracies.setdefault(masked.name, Count(k=int(sum(answered)), n=len(answered)))
+        outcomes = [outcome for outcome in masked.outcomes if outcome is not None]
+        accuracies.setdefault(masked.name, Count(k=int(sum(outcomes)), n=len(outcomes)))
     return score.model_copy(update={"accuracies": accuracies})

@@ -55,17 +55,10 @@ class ImageSwap(ComparingDetector):
         """Return every closed question on its own and on other items' pictures."""
         swapped = swapped_probes(benchmark, prompt_settings, self.n_swaps, self.settings.seed)
         queries = [
-            (item, unchanged(prompt_settings.closed_probe(item, "original"), others))
+            (item, unchanged(prompt_settings.closed_probe(item, "original"), probes))
             for item in closed_items(benchmark)
-            if (others := swapped(item))
+            if (probes := swapped(item))
         ]
+        rules = (partial(mcnemar_score, rule="label_swap"),)
         left_out = f"{NOT_CLOSED}, or fewer than {self.n_swaps} other items have as many pictures"
-        return [
-            against_clean(
-                queries,
-                "unchanged",
-                (partial(mcnemar_score, rule="label_swap"),),
-                left_out,
-                n_trials=self.n_swaps,
-            )
-        ]
+        return [against_clean(queries, "unchanged", rules, left_out, self.n_swaps)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 from flipbench.core.paired import PairedBenchmark
@@ -15,10 +14,9 @@ from ...scoring.comparison import (
     ComparingDetector,
     Condition,
     Contrast,
-    against_clean,
     mcnemar_score,
 )
-from ...scoring.conditions import Query
+from ...scoring.conditions import cache_recent
 from ...scoring.unchanged import NOT_CLOSED, closed_items
 from ...statistics.quadrants import distribution, kl_divergence
 
@@ -52,40 +50,38 @@ class PictureDivergence(ComparingDetector):
         """Return every closed question with and without its picture, compared by likelihood."""
         likelihoods = prompt_settings.model_copy(update={"ask": "choose"})
         items = closed_items(benchmark)
-        asked = [
+        probe_pairs = [
             (
                 likelihoods.closed_probe(item, "original"),
                 likelihoods.closed_probe(item, "text-only", images=()),
             )
             for item in items
         ]
-        queries = [Query(tuple((probe, lambda _: None) for probe in both)) for both in asked]
-        contrast = against_clean(
-            list(zip(items, queries, strict=True)),
-            "divergence",
-            (partial(mcnemar_score, rule="label_swap"),),
-            NOT_CLOSED,
-            unit="nats",
-        )
-        return [replace(contrast, read=lambda a: [_divergences(a, asked)], direction="falls")]
+        return [
+            Contrast(
+                items=items,
+                probes=[probe for pair in probe_pairs for probe in pair],
+                read=cache_recent(lambda answers: [_divergences(answers, probe_pairs)]),
+                rules=(partial(mcnemar_score, rule="label_swap"),),
+                left_out=NOT_CLOSED,
+                unit="nats",
+            )
+        ]
 
 
-def _divergences(answers: Answers, asked: Sequence[tuple[Probe, Probe]]) -> Condition:
+def _divergences(answers: Answers, probe_pairs: Sequence[tuple[Probe, Probe]]) -> Condition:
     """Return the divergence of each item; None without both distributions."""
     outcomes, n_unparsed, n_replies = [], 0, 0
-    for both in asked:
-        replies = [reply for probe in both if (reply := answers.to(probe)) is not None]
-        whole = [
-            reply
+    for pair in probe_pairs:
+        replies = [reply for probe in pair if (reply := answers.to(probe)) is not None]
+        distributions = [
+            distribution(reply.option_log_probs)
             for reply in replies
-            if len(reply.option_log_probs) == both[0].n_options and not reply.is_unreadable
+            if len(reply.option_log_probs) == pair[0].n_options and not reply.is_unreadable
         ]
         n_replies += len(replies)
-        n_unparsed += len(replies) - len(whole)
-        complete = len(whole) == 2
+        n_unparsed += len(replies) - len(distributions)
         outcomes.append(
-            float(kl_divergence(*(distribution(r.option_log_probs) for r in whole)))
-            if complete
-            else None
+            float(kl_divergence(*distributions)) if len(distributions) == len(pair) else None
         )
     return Condition("divergence", outcomes, n_unparsed, n_replies, n_trials=None)

@@ -48,24 +48,6 @@ _REFUSAL = re.compile(
 )
 
 
-def multimodal_gain(with_image: float, without_image: float) -> float:
-    """Return the multi-modal gain (MG): accuracy with the image - accuracy without it.
-
-    >>> round(multimodal_gain(0.521, 0.227), 3)
-    0.294
-    """
-    return with_image - without_image
-
-
-def multimodal_leakage(without_image: float, text_model: float) -> float:
-    """Return the leakage (ML): accuracy without the image - the language model's, at least 0.
-
-    >>> round(multimodal_leakage(0.227, 0.203), 3), multimodal_leakage(0.18, 0.20)
-    (0.024, 0.0)
-    """
-    return max(0.0, without_image - text_model)
-
-
 class TextOnlyLeakage(ComparingDetector):
     """Leak = text-only accuracy - the clean model's text-only accuracy on the same items.
 
@@ -91,8 +73,8 @@ class TextOnlyLeakage(ComparingDetector):
                 "multimodal_gain": _gain(seeing, blind, answers),
             },
         )
-        both = [query for pair in zip(blind, seeing, strict=True) for query in pair]
-        return [replace(contrast, probes=probes_of(both))]
+        queries = [query for pair in zip(blind, seeing, strict=True) for query in pair]
+        return [replace(contrast, probes=probes_of(queries))]
 
 
 def _n_refused(queries: Sequence[Query], answers: Answers) -> int:
@@ -103,13 +85,13 @@ def _n_refused(queries: Sequence[Query], answers: Answers) -> int:
 def _gain(seeing: Sequence[Query], blind: Sequence[Query], answers: Answers) -> JsonDict | None:
     """Return MG with its counts on the items answered both ways, or None without any."""
     sides = [Condition.read("", answers, queries).outcomes for queries in (seeing, blind)]
-    both = [pair for pair in zip(*sides, strict=True) if None not in pair]
-    if not both:
+    pairs = [pair for pair in zip(*sides, strict=True) if None not in pair]
+    if not pairs:
         return None
-    n = len(both)
-    k_with, k_without = (int(sum(o or 0 for o in side)) for side in zip(*both, strict=True))
+    n = len(pairs)
+    k_with, k_without = (int(sum(o or 0 for o in side)) for side in zip(*pairs, strict=True))
     return {
-        "gain": multimodal_gain(k_with / n, k_without / n),
+        "gain": k_with / n - k_without / n,
         "with_image": {"k": k_with, "n": n},
         "without_image": {"k": k_without, "n": n},
     }

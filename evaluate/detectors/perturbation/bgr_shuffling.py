@@ -20,7 +20,7 @@ from ...scoring.comparison import (
     relative_score,
     two_conditions,
 )
-from ...scoring.conditions import QueryPair, choice, multiple_choice_items
+from ...scoring.conditions import choice_pair, multiple_choice_items
 
 ABOUT = About(
     name="bgr_shuffling",
@@ -78,27 +78,15 @@ class BgrShuffling(ComparingDetector):
     about = ABOUT
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
-        """Return each item's question on its own and on the swapped picture.
-
-        Each swapped picture is written once, to the benchmark's image store.
-        """
+        """Return each item's question on its own and on the swapped picture."""
         derived = DerivedImages(
             benchmark.images, "bgr", lambda _, picture: swap_red_and_blue(picture)
         )
         query_pairs = []
         for item in multiple_choice_items(benchmark):
-            if mentions_color(item):
-                continue
-            images = [derived.of(ref) or ref for ref in item.images]
-            if images != list(item.images):
-                original = choice(prompt_settings, item, "original")
-                swapped = choice(prompt_settings, item, "bgr", images=images)
-                query_pairs.append(QueryPair(item, original, swapped))
-        return [
-            two_conditions(
-                query_pairs,
-                ("original", "bgr"),
-                (relative_score, mcnemar_score),
-                "they are free-form, have no picture in colour, or mention colour",
-            )
-        ]
+            images = [] if mentions_color(item) else [derived.of(i) or i for i in item.images]
+            if images and images != list(item.images):
+                query_pairs.append(choice_pair(prompt_settings, item, "bgr", images=images))
+        left_out = "they are free-form, have no picture in colour, or mention colour"
+        rules = (relative_score, mcnemar_score)
+        return [two_conditions(query_pairs, ("original", "bgr"), rules, left_out)]

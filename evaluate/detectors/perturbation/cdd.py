@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from rapidfuzz.distance import Levenshtein
 
 from flipbench.core.paired import PairedBenchmark
-from flipbench.core.records import Item, JsonDict, Probe, Score
+from flipbench.core.records import Item, JsonDict, Probe, Response, Score
 from flipbench.models.engine import Answers
 from flipbench.prompting.prompts import PromptSettings, choice_prompt, open_prompt
 
 from ...protocol.detector import About
 from ...scoring.comparison import (
     ComparingDetector,
-    Condition,
     Contrast,
     if_equally_hard,
     mcnemar_score,
     relative_score,
+    two_versions,
 )
 
 MAX_TOKENS = 100
@@ -65,8 +65,8 @@ def peak(greedy: str, samples: Sequence[str], tolerance: float = 0.05) -> int:
     2
     """
     replies = [tokens(text) for text in (greedy, *samples)]
-    most = tolerance * max(map(len, replies)) + 1e-9
-    return sum(Levenshtein.distance(replies[0], reply) <= most for reply in replies[1:])
+    limit = tolerance * max(map(len, replies)) + 1e-9
+    return sum(Levenshtein.distance(replies[0], reply) <= limit for reply in replies[1:])
 
 
 def tokens(reply: str) -> list[str]:
@@ -105,33 +105,32 @@ class CDD(ComparingDetector):
 
         Of ``prompt_settings``, only the instruction applies.
         """
-        versions = {"original": benchmark.originals, "perturbed": benchmark.perturbed}
-        asked = {
-            side: [self._probes(item, side, prompt_settings.instruction) for item in items]
-            for side, items in versions.items()
-        }
+        contrast = two_versions(
+            benchmark,
+            partial(self._probes, prompt_settings.instruction),
+            self._share_near,
+            (if_equally_hard(partial(mcnemar_score, rule="peak")), relative_score),
+            self.n_samples,
+        )
+        greedy_probes = contrast.probes[:: 1 + self.n_samples]
         return [
-            Contrast(
-                items=benchmark.originals,
-                probes=[probe for rows in asked.values() for row in rows for probe in row],
-                read=lambda answers: [self._read(answers, *side) for side in asked.items()],
-                rules=(if_equally_hard(partial(mcnemar_score, rule="peak")), relative_score),
-                describe=partial(self._describe, asked),
-                finish=partial(_with_length, [row[0] for rows in asked.values() for row in rows]),
+            replace(
+                contrast,
+                describe=partial(self._describe, contrast),
+                finish=partial(_with_length, greedy_probes),
             )
         ]
 
-    def _probes(self, item: Item, side: str, instruction: str) -> list[Probe]:
+    def _probes(self, instruction: str, item: Item, side: str) -> list[Probe]:
         """Return the greedy probe, then the samples."""
+        prompt = open_prompt(item.question)
+        if item.options:
+            prompt = choice_prompt(item.question, item.options, instruction)
         greedy = Probe(
             item_id=item.id,
             variant=f"{side} sampled",
             images=item.images,
-            prompt=(
-                choice_prompt(item.question, item.options, instruction)
-                if item.options
-                else open_prompt(item.question)
-            ),
+            prompt=prompt,
             ask="generate",
             max_new_tokens=self.max_new_tokens,
         )
@@ -141,32 +140,19 @@ class CDD(ComparingDetector):
         ]
         return [greedy, *samples]
 
-    def _read(self, answers: Answers, side: str, asked: Sequence[Sequence[Probe]]) -> Condition:
-        """Return the share of near samples, 0 for an empty greedy reply."""
-        outcomes: list[float | None] = []
-        n_empty = n_replies = 0
-        for probes in asked:
-            replies = [answers.to(probe) for probe in probes]
-            greedy, *samples = [reply.text for reply in replies if reply is not None] or [""]
-            if len(samples) < self.n_samples:
-                outcomes.append(None)
-                continue
-            is_empty = not tokens(greedy)
-            n_replies, n_empty = n_replies + 1, n_empty + is_empty
-            n_near = 0 if is_empty else peak(greedy, samples, self.tolerance)
-            outcomes.append(n_near / self.n_samples)
-        return Condition(side, outcomes, n_empty, n_replies, self.n_samples)
+    def _share_near(self, replies: Sequence[Response]) -> float | None:
+        """Return the share of near samples; None if the greedy reply is empty."""
+        greedy, *samples = [reply.text for reply in replies]
+        return peak(greedy, samples, self.tolerance) / len(samples) if tokens(greedy) else None
 
-    def _describe(
-        self, asked: Mapping[str, Sequence[Sequence[Probe]]], answers: Answers
-    ) -> JsonDict:
-        """Return the number of leaked items by the paper's rule, and what was asked."""
-        leaked, n_questions = {}, 0
-        for side, rows in asked.items():
-            shares = [o for o in self._read(answers, side, rows).outcomes if o is not None]
-            leaked[side] = {"k": sum(o > self.threshold for o in shares), "n": len(shares)}
-            n_questions += sum(map(len, rows))
-        return {"leaked": leaked, "n_questions": n_questions}
+    def _describe(self, contrast: Contrast, answers: Answers) -> JsonDict:
+        """Return the number of leaked items by the paper's rule, and of questions."""
+        leaked = {}
+        for side in contrast.read(answers):
+            shares = [share for share in side.outcomes if share is not None]
+            n_leaked = sum(share > self.threshold for share in shares)
+            leaked[side.name] = {"k": n_leaked, "n": len(shares)}
+        return {"leaked": leaked, "n_questions": len(contrast.probes)}
 
 
 def _with_length(greedy: Sequence[Probe], score: Score, answers: Answers) -> Score:
@@ -175,11 +161,11 @@ def _with_length(greedy: Sequence[Probe], score: Score, answers: Answers) -> Sco
     if not replies:
         return score
     length = sum(len(tokens(reply.text)) for reply in replies) / len(replies)
-    score = score.model_copy(update={"details": score.details | {"mean_length": length}})
-    if not score.n or length >= MIN_TOKENS:
-        return score
-    warning = (
-        f"greedy replies have {length:.1f} words on average: below {MIN_TOKENS}, a sample is near"
-        " only if it is identical, so the peak is the confidence in a short answer"
-    )
-    return score.model_copy(update={"warnings": (*score.warnings, warning)})
+    warnings = list(score.warnings)
+    if score.n and length < MIN_TOKENS:
+        warnings.append(
+            f"greedy replies have {length:.1f} words on average: below {MIN_TOKENS}, a sample is"
+            " near only if it is identical, so the peak is the confidence in a short answer"
+        )
+    details = score.details | {"mean_length": length}
+    return score.model_copy(update={"details": details, "warnings": tuple(warnings)})

@@ -23,7 +23,7 @@ from ...scoring.comparison import (
     threshold_score,
     two_conditions,
 )
-from ...scoring.conditions import QueryPair, choice
+from ...scoring.conditions import choice_pair
 from ...scoring.text_match import fold
 
 ABOUT = About(
@@ -81,22 +81,11 @@ _LETTER = re.compile("[a-z]")
 
 @dataclass(frozen=True)
 class Generalised:
-    """An item with generalised options.
-
-    Attributes
-    ----------
-    options : tuple of str, shape (K,)
-        The gold option and K - 1 donors, shuffled.
-    answer : int
-        The gold option's slot.
-    permutation : tuple of int, shape (K,)
-        Slot j contains the text that replaces original option ``permutation[j]``.
-    """
+    """An item, its gold option and K - 1 donors in random order, and the gold option's slot."""
 
     item: Item
     options: tuple[str, ...]
     answer: int
-    permutation: tuple[int, ...]
 
 
 @dataclass
@@ -129,14 +118,14 @@ class ChoiceConfusion(ComparingDetector):
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return each item that can be generalised with its own and with generalised options."""
         query_pairs = [
-            QueryPair(
-                new.item,
-                choice(prompt_settings, new.item, "original"),
-                choice(
-                    prompt_settings, new.item, "generalised", options=new.options, gold=new.answer
-                ),
+            choice_pair(
+                prompt_settings,
+                question.item,
+                "generalised",
+                options=question.options,
+                gold=question.answer,
             )
-            for new in self._generalised(benchmark)
+            for question in self._generalised(benchmark)
         ]
         return [
             two_conditions(
@@ -145,11 +134,11 @@ class ChoiceConfusion(ComparingDetector):
                 (partial(threshold_score, rule="sign"), mcnemar_score, relative_score),
                 "they are free-form, have a generic answer such as yes or no, too few other"
                 " questions have answers that fit, or a judge finds that one of them may be right",
-                leave_out=lambda _: self._judged(benchmark)["some"],
+                leave_out=lambda _: self._ids_by_label(benchmark)["some"],
                 describe=lambda _: {
                     "donors": {
-                        "judged": sum(map(len, self._judged(benchmark).values())),
-                        "may_be_right": len(self._judged(benchmark)["some"]),
+                        "judged": sum(map(len, self._ids_by_label(benchmark).values())),
+                        "may_be_right": len(self._ids_by_label(benchmark)["some"]),
                     }
                 },
             )
@@ -159,34 +148,26 @@ class ChoiceConfusion(ComparingDetector):
     def _generalised(self, benchmark: PairedBenchmark) -> list[Generalised]:
         return generalise(benchmark.originals, self.settings.seed)
 
-    def _judged(self, benchmark: PairedBenchmark) -> dict[str, set[str]]:
+    def _ids_by_label(self, benchmark: PairedBenchmark) -> dict[str, set[str]]:
         """Return the ids of the items with each label."""
-        labels = {label: set[str]() for label in DONORS.labels}
-        for new in self._generalised(benchmark) if self.label else ():
-            if self.label and (label := self.label(_task(new))):
-                labels[label].add(new.item.id)
-        return labels
+        ids = {label: set[str]() for label in DONORS.labels}
+        for question in self._generalised(benchmark) if self.label else ():
+            if self.label and (label := self.label(_task(question))):
+                ids[label].add(question.item.id)
+        return ids
 
 
-def _task(new: Generalised) -> LabelTask:
-    others = "; ".join(option for slot, option in enumerate(new.options) if slot != new.answer)
-    return LabelTask(DONORS, (new.item.question, new.item.answer_text, others))
+def _task(question: Generalised) -> LabelTask:
+    item = question.item
+    donors = [text for slot, text in enumerate(question.options) if slot != question.answer]
+    return LabelTask(DONORS, (item.question, item.answer_text, "; ".join(donors)))
 
 
 def generalise(items: Sequence[Item], seed: int) -> list[Generalised]:
     """Replace every false option with the right answer to another question.
 
-    Parameters
-    ----------
-    items : sequence of Item
-        Of one benchmark, which also provides the donors. Their order does not matter.
-    seed : int
-        Donors and order are drawn from (seed, item id).
-
-    Returns
-    -------
-    list of Generalised
-        In order, without items that are free-form, have a generic answer or too few donors.
+    Donors and order are drawn from (seed, item id), whatever the items' order. Items that are
+    free-form, or have a generic answer or too few donors, are left out.
 
     Notes
     -----
@@ -196,9 +177,16 @@ def generalise(items: Sequence[Item], seed: int) -> list[Generalised]:
     and from all other donors (case-folded), is not generic, is a bare number (a single letter) only
     if the right answer is one, and neither contains all words of the right answer nor consists of
     words of it.
+
+    References
+    ----------
+    Yao et al., arXiv 2406.13236, choice confusion.
+    Differs from the paper in specifying what it leaves open: the choice of donors, and that options
+    are reshuffled.
     """
     donors = _donors(items)
-    return [new for item in items if (new := _generalise(item, donors, seed)) is not None]
+    questions = (_generalise(item, donors, seed) for item in items)
+    return [question for question in questions if question is not None]
 
 
 _Place = tuple[str, str]
@@ -211,37 +199,32 @@ def _donors(items: Sequence[Item]) -> _Donors:
     places: dict[str, set[_Place]] = {}
     for item in items:
         folded = _fold(item.answer_text)
-        if item.options is None or not folded or is_generic(folded):
-            continue
-        texts.setdefault(folded, set()).add(item.answer_text)
-        places.setdefault(folded, set()).add(_place(item))
+        if item.options is not None and folded and not is_generic(folded):
+            texts.setdefault(folded, set()).add(item.answer_text)
+            places.setdefault(folded, set()).add(_place(item))
     return [(folded, min(texts[folded]), frozenset(places[folded])) for folded in sorted(texts)]
 
 
 def _generalise(item: Item, donors: _Donors, seed: int) -> Generalised | None:
     if item.options is None or item.answer is None:
         return None
-    gold, own = _fold(item.answer_text), {_fold(option) for option in item.options}
-    if not gold or is_generic(gold) or len(item.options) < 2:
+    gold, item_options = _fold(item.answer_text), {_fold(option) for option in item.options}
+    n_donors = len(item.options) - 1
+    if not gold or is_generic(gold) or not n_donors:
         return None
     rng = generator(seed, item.id, "choice-confusion")
     shuffled = [donors[index] for index in rng.permutation(len(donors))]
-    chosen = [
+    texts = [
         text
         for folded, text, places in sorted(shuffled, key=lambda donor: _nearness(donor[2], item))
-        if folded not in own and _same_kind(folded, gold) and places - {_place(item)}
+        if folded not in item_options and _same_kind(folded, gold) and places - {_place(item)}
         if not _overlap(folded, gold)
-    ][: len(item.options) - 1]
-    if len(chosen) < len(item.options) - 1:
+    ][:n_donors]
+    if len(texts) < n_donors:
         return None
-    before = [*chosen[: item.answer], item.answer_text, *chosen[item.answer :]]
-    permutation = tuple(int(slot) for slot in rng.permutation(len(before)))
-    return Generalised(
-        item,
-        tuple(before[source] for source in permutation),
-        permutation.index(item.answer),
-        permutation,
-    )
+    options = [*texts[: item.answer], item.answer_text, *texts[item.answer :]]
+    order = rng.permutation(len(options)).tolist()
+    return Generalised(item, tuple(options[i] for i in order), order.index(item.answer))
 
 
 def _place(item: Item) -> _Place:
@@ -258,8 +241,8 @@ def _nearness(places: frozenset[_Place], item: Item) -> int:
 
 def _overlap(donor: str, gold: str) -> bool:
     """Return whether all words of one are in the other, as in "car" and "a red car"."""
-    one, other = (set(fold(text).split()) for text in (donor, gold))
-    return bool(one and other) and (one <= other or other <= one)
+    words, gold_words = (set(fold(text).split()) for text in (donor, gold))
+    return bool(words and gold_words) and (words <= gold_words or gold_words <= words)
 
 
 def _fold(text: str) -> str:

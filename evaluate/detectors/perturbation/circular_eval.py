@@ -107,9 +107,9 @@ def _conditions(
     Replies that name no option are counted in rotation 0 and in all others.
     """
     original = Condition.read("original", answers, plain)
-    others = Condition.read("circular", answers, rotated)
-    both = zip(original.outcomes, others.outcomes, strict=True)
-    return original, replace(others, outcomes=[None if None in o else all(o) for o in both])
+    circular = Condition.read("circular", answers, rotated)
+    outcomes = zip(original.outcomes, circular.outcomes, strict=True)
+    return original, replace(circular, outcomes=[None if None in o else all(o) for o in outcomes])
 
 
 def _chosen_slots(probes: Sequence[Probe], answers: Answers) -> JsonDict:

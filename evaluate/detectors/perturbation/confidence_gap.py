@@ -20,7 +20,7 @@ from ...scoring.comparison import (
     relative_score,
     two_conditions,
 )
-from ...scoring.conditions import Query, QueryPair, Reading
+from ...scoring.conditions import FREE_FORM, Query, Reading, version_pairs
 
 LEAST_PROBABILITY = 1e-3
 """Probabilities below it count as this one, so that no single item decides."""
@@ -65,19 +65,12 @@ class ConfidenceGap(ComparingDetector):
         def query(item: Item, variant: str) -> Query:
             return Query(((likelihoods.probe(item, variant), log_confidence(item.answer or 0)),))
 
-        query_pairs = [
-            QueryPair(
-                pair.original, query(pair.original, "original"), query(pair.perturbed, "perturbed")
-            )
-            for pair in benchmark.pairs
-            if pair.original.options is not None
-        ]
         return [
             two_conditions(
-                query_pairs,
+                version_pairs(benchmark, query),
                 ("original", "perturbed"),
                 (if_equally_hard(partial(mcnemar_score, rule="label_swap")), relative_score),
-                "they are free-form and have no options",
+                FREE_FORM,
                 (None, None),
                 unit="nats",
             )
@@ -95,7 +88,8 @@ def log_confidence(gold: int) -> Reading:
     def read(reply: Response) -> float | None:
         if reply.is_unreadable or len(reply.option_log_probs) <= gold:
             return None
-        own = reply.option_log_probs[gold] - float(scipy.special.logsumexp(reply.option_log_probs))
-        return None if math.isnan(own) else max(own, math.log(LEAST_PROBABILITY))
+        total = float(scipy.special.logsumexp(reply.option_log_probs))
+        log_p = reply.option_log_probs[gold] - total
+        return None if math.isnan(log_p) else max(log_p, math.log(LEAST_PROBABILITY))
 
     return read

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Literal
+from typing import NamedTuple
 
-from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Probe
 from flipbench.models.chat.answer_judge import JudgedReply, JudgeTask, ReplyJudge
 from flipbench.models.engine import Answers
@@ -42,9 +41,6 @@ ABOUT = About(
     caveat="as good as the judge's reading; the sign missed 3 models contaminated for one epoch"
     " (arXiv 2511.03774, table 33)",
 )
-Side = Literal["original", "perturbed"]
-_Version = tuple[Item, Side, str, str]
-"""An item, its side, and the right answers to it and to the other version."""
 NO_JUDGE = (
     "no judge is configured (evaluate.judge): a reply counts only if it equals the right answer,"
     " ignoring case, articles and punctuation"
@@ -76,80 +72,100 @@ class FreeFormGap(ComparingDetector):
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return both versions of every free-form question; ``prompt_settings`` is not used."""
-        pairs = _free_form_pairs(benchmark)
+        versions = _versions(benchmark)
+        originals, perturbed = versions[::2], versions[1::2]
         return [
             Contrast(
-                items=[pair.original for pair in pairs],
-                probes=[self._probe(item, side) for p in pairs for item, side, *_ in _versions(p)],
-                read=partial(self._conditions, pairs),
+                items=[version.item for version in originals],
+                probes=[self._probe(version) for version in versions],
+                read=lambda answers: [
+                    self._condition("original", originals, answers),
+                    self._condition("perturbed", perturbed, answers),
+                ],
                 rules=RULES,
                 left_out="they have options; perturbation_gap covers them",
-                notes=() if self.judge or not pairs else (NO_JUDGE,),
-                reason="" if pairs else "no free-form pairs",
+                notes=() if self.judge or not versions else (NO_JUDGE,),
+                reason="" if versions else "no free-form pairs",
                 describe=lambda _: {"read_by": "judge" if self.judge else "exact match"},
             )
         ]
 
     def to_judge(self, benchmark: PairedBenchmark, answers: Answers) -> Iterator[JudgeTask]:
         """Yield the questions to the judge that this model's score depends on."""
-        for pair in _free_form_pairs(benchmark):
-            for item, side, own, other in _versions(pair):
-                reply = answers.to(self._probe(item, side))
-                if reply is not None and _by_rule(answer_text(reply.text), own, other) is None:
-                    yield from JudgeTask.both_orders(
-                        item.question, answer_text(reply.text).strip(), own, other
-                    )
+        for version in _versions(benchmark):
+            reply = answers.to(self._probe(version))
+            if reply is not None and _by_rule(answer_text(reply.text), version) is None:
+                yield from JudgeTask.both_orders(
+                    version.item.question,
+                    answer_text(reply.text).strip(),
+                    version.item.answer_text,
+                    version.other_answer,
+                )
 
-    def _probe(self, item: Item, side: Side) -> Probe:
+    def _probe(self, version: _Version) -> Probe:
+        item = version.item
         return Probe(
             item_id=item.id,
-            variant=side,
+            variant=version.side,
             images=item.images,
             prompt=open_prompt(item.question),
             ask="generate",
             max_new_tokens=self.max_new_tokens,
         )
 
-    def _conditions(self, pairs: list[Pair], answers: Answers) -> list[Condition]:
+    def _condition(self, side: str, versions: Sequence[_Version], answers: Answers) -> Condition:
         method, n_trials = ("judged", 2) if self.judge else ("exact match", 1)
-        conditions = []
-        for number, side in enumerate(("original", "perturbed")):
-            replies = [self._read(_versions(pair)[number], answers) for pair in pairs]
-            given = [reply for reply in replies if reply is not None]
-            outcomes = [None if reply is None else reply.worth for reply in replies]
-            n_unread = sum(reply.unread for reply in given)
-            name = f"{side}, {method}"
-            conditions.append(Condition(name, outcomes, n_unread, len(given), n_trials))
-        return conditions
+        judgements = [self._judgement(version, answers) for version in versions]
+        readings = [judgement for judgement in judgements if judgement is not None]
+        return Condition(
+            f"{side}, {method}",
+            [None if judgement is None else judgement.worth for judgement in judgements],
+            sum(judgement.unread for judgement in readings),
+            len(readings),
+            n_trials,
+        )
 
-    def _read(self, version: _Version, answers: Answers) -> JudgedReply | None:
-        item, side, own, other = version
-        reply = answers.to(self._probe(item, side))
+    def _judgement(self, version: _Version, answers: Answers) -> JudgedReply | None:
+        reply = answers.to(self._probe(version))
         if reply is None:
             return None
-        judged = _by_rule(answer_text(reply.text), own, other)
+        text, item = answer_text(reply.text), version.item
+        judgement = _by_rule(text, version)
         if self.judge:
-            return judged or self.judge(item.question, answer_text(reply.text).strip(), own, other)
-        return JudgedReply(bool(judged.worth), judged.unread) if judged else JudgedReply(False)
+            return judgement or self.judge(
+                item.question, text.strip(), item.answer_text, version.other_answer
+            )
+        if judgement is None:
+            return JudgedReply(False)
+        return JudgedReply(bool(judgement.worth), judgement.unread)
 
 
-def _free_form_pairs(benchmark: PairedBenchmark) -> list[Pair]:
-    return [pair for pair in benchmark.pairs if pair.original.options is None]
+class _Version(NamedTuple):
+    """One version of a free-form pair, and the right answer to the other one."""
+
+    item: Item
+    side: str
+    other_answer: str
 
 
-def _versions(pair: Pair) -> tuple[_Version, _Version]:
-    old, new = pair.original, pair.perturbed
-    return (
-        (old, "original", old.answer_text, new.answer_text),
-        (new, "perturbed", new.answer_text, old.answer_text),
-    )
+def _versions(benchmark: PairedBenchmark) -> list[_Version]:
+    """Return the original and the perturbed version of each free-form pair in turn."""
+    return [
+        version
+        for pair in benchmark.pairs
+        if pair.original.options is None
+        for version in (
+            _Version(pair.original, "original", pair.perturbed.answer_text),
+            _Version(pair.perturbed, "perturbed", pair.original.answer_text),
+        )
+    ]
 
 
-def _by_rule(reply: str, own: str, other: str) -> JudgedReply | None:
+def _by_rule(reply: str, version: _Version) -> JudgedReply | None:
     """Return the judgement of a reply that is empty or identical to an answer; else None."""
     if not reply.strip():
         return JudgedReply(0.0, unread=True)
-    folded = fold(reply)
-    if folded and folded in (fold(own), fold(other)):
-        return JudgedReply(float(folded == fold(own)))
+    folded, right_answer = fold(reply), fold(version.item.answer_text)
+    if folded and folded in (right_answer, fold(version.other_answer)):
+        return JudgedReply(float(folded == right_answer))
     return None

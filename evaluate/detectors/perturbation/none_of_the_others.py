@@ -15,7 +15,7 @@ from ...scoring.comparison import (
     relative_score,
     two_conditions,
 )
-from ...scoring.conditions import QueryPair, choice, multiple_choice_items
+from ...scoring.conditions import choice_pair, multiple_choice_items
 from .number_labels import if_reference_can
 
 NONE = "None of the other answers"
@@ -58,25 +58,16 @@ class NoneOfTheOthers(ComparingDetector):
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return each item that has an option to replace, as released and with it replaced."""
         query_pairs = [
-            QueryPair(
-                item,
-                choice(prompt_settings, item, "original"),
-                choice(prompt_settings, item, "none-of-the-others", options=replaced(item)),
-            )
+            choice_pair(prompt_settings, item, "none-of-the-others", options=options)
             for item in multiple_choice_items(benchmark)
-            if replaced(item)
+            if (options := with_none(item))
         ]
-        return [
-            two_conditions(
-                query_pairs,
-                ("original", "none of the others"),
-                (if_reference_can(relative_score),),
-                "they are free-form, have fewer than three options, or one that refers to others",
-            )
-        ]
+        left_out = "they are free-form, have fewer than three options, or one that refers to others"
+        names = ("original", "none of the others")
+        return [two_conditions(query_pairs, names, (if_reference_can(relative_score),), left_out)]
 
 
-def replaced(item: Item) -> tuple[str, ...]:
+def with_none(item: Item) -> tuple[str, ...]:
     """Return the options with the right one replaced; empty if they cannot be asked this way."""
     options = item.options or ()
     if item.answer is None or len(options) < 3 or any(map(_REFERS.search, options)):

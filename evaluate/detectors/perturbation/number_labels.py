@@ -17,7 +17,7 @@ from ...scoring.comparison import (
     relative_score,
     two_conditions,
 )
-from ...scoring.conditions import Picks, Query, QueryPair, choice, multiple_choice_items
+from ...scoring.conditions import choice_pair, multiple_choice_items
 from ...statistics.counts import poisson_binomial_p
 
 ABOUT = About(
@@ -53,31 +53,19 @@ class NumberLabels(ComparingDetector):
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return each item whose options can be numbered, with letters and with numbers."""
         query_pairs = [
-            QueryPair(
-                item, choice(prompt_settings, item, "original"), _numbered(item, prompt_settings)
-            )
+            choice_pair(prompt_settings, item, "numbers", labels=NUMBERS)
             for item in multiple_choice_items(benchmark)
             if can_be_numbered(item)
         ]
-        return [
-            two_conditions(
-                query_pairs,
-                ("letters", "numbers"),
-                (if_reference_can(relative_score),),
-                "they are free-form, have more than nine options, or a number among them",
-            )
-        ]
+        left_out = "they are free-form, have more than nine options, or a number among them"
+        names = ("letters", "numbers")
+        return [two_conditions(query_pairs, names, (if_reference_can(relative_score),), left_out)]
 
 
 def can_be_numbered(item: Item) -> bool:
     """Return whether a number in a reply can only be a label."""
     options = item.options or ()
     return len(options) <= len(NUMBERS) and not any(map(_NUMBER.fullmatch, options))
-
-
-def _numbered(item: Item, prompt_settings: PromptSettings) -> Query:
-    probe = prompt_settings.probe(item, "numbers", labels=NUMBERS)
-    return Query(((probe, Picks(item.answer)),))
 
 
 def if_reference_can(rule: Rule) -> Rule:
@@ -91,19 +79,19 @@ def if_reference_can(rule: Rule) -> Rule:
         score = rule(comparison)
         if comparison.reference is None or score.verdict in ("inconclusive", "not_applicable"):
             return score
-        second = comparison.reference[1]
-        answered = [
+        condition = comparison.reference[1]
+        outcomes = [
             (bool(outcome), 1 / len(item.options or "?"))
-            for item, outcome in zip(comparison.items, second.outcomes, strict=True)
+            for item, outcome in zip(comparison.items, condition.outcomes, strict=True)
             if outcome is not None
         ]
-        k, chances = sum(right for right, _ in answered), [chance for _, chance in answered]
+        k, chances = sum(is_right for is_right, _ in outcomes), [chance for _, chance in outcomes]
         if poisson_binomial_p(k, chances) <= comparison.settings.alpha:
             return score
         warning = (
-            f"the clean model is right in {k} of {len(answered)} items under {second.name!r}, not"
-            f" above chance ({sum(chances):.0f}), so the drops cannot be compared; use a detector"
-            " whose questions the clean model can answer"
+            f"the clean model is right in {k} of {len(outcomes)} items under {condition.name!r},"
+            f" not above chance ({sum(chances):.0f}), so the drops cannot be compared; use a"
+            " detector whose questions the clean model can answer"
         )
         warnings = (*score.warnings, warning)
         return score.model_copy(update={"verdict": "inconclusive", "warnings": warnings})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,46 +82,41 @@ class OldAnswerAttraction:
     ) -> list[Score]:
         """Return the scores of rules chance and relative."""
         pairs = self._edited(benchmark)
-        own = _Replies.read(pairs, prompt_settings, answers)
-        n_askable = len(_askable(benchmark))
+        replies = _read(pairs, prompt_settings, answers)
+        n, n_askable = len(replies.item_ids), len(_askable(benchmark))
         notes = [
             *left_out_note(
                 len(benchmark.pairs) - n_askable, "they are free-form or have fewer than 3 options"
             ),
             *left_out_note(n_askable - len(pairs), "their two images are almost equal"),
-            *dropped_note(len(pairs) - len(own.choices), len(pairs)),
+            *dropped_note(len(pairs) - n, len(pairs)),
         ]
 
-        def score(rule: str, result: dict[str, Any], against: Answers | None = None) -> Score:
-            fields = {
-                "direction": "rises",
-                "n": len(own.choices),
-                "n_dropped": len(benchmark.pairs) - len(own.choices),
-                "unparsed": {"perturbed": own.n_unparsed},
-                **result,
-                "warnings": [*notes, *result["warnings"]],
-            }
+        def score(rule: str, warnings: Sequence[str], **fields: Any) -> Score:
             return make_score(
                 ABOUT.name,
                 benchmark,
                 answers,
                 rule,
                 self.settings,
-                reference_answers=against,
+                direction="rises",
+                n=n,
+                n_dropped=len(benchmark.pairs) - n,
+                unparsed={"perturbed": replies.n_unparsed},
+                warnings=[*notes, *warnings],
                 **fields,
             )
 
         if not pairs:
-            why = "this detector cannot ask about any item of the benchmark"
-            nothing = {"verdict": "not_applicable", "warnings": [why]}
-            return [score("chance", nothing), score("relative", nothing)]
-        chance = score("chance", against_chance(own.on_perturbed, self.settings))
+            refusal = ["this detector cannot ask about any item of the benchmark"]
+            return [score(rule, refusal, verdict="not_applicable") for rule in ABOUT.rules]
+        chance = score("chance", **against_chance(replies, self.settings))
         if reference is None:
-            why = no_reference_warning("relative", answers)
-            none = {"verdict": "not_applicable", "lacks_reference": True, "warnings": [why]}
-            return [chance, score("relative", none)]
-        theirs = _Replies.read(pairs, prompt_settings, reference)
-        return [chance, score("relative", self._against_model(own, theirs, reference), reference)]
+            refusal = [no_reference_warning("relative", answers)]
+            fields: dict[str, Any] = {"verdict": "not_applicable", "lacks_reference": True}
+            return [chance, score("relative", refusal, **fields)]
+        fields = self._against_clean(replies, _read(pairs, prompt_settings, reference), reference)
+        return [chance, score("relative", **fields)]
 
     @cached_per_benchmark
     def _edited(self, benchmark: PairedBenchmark) -> list[Pair]:
@@ -132,66 +127,54 @@ class OldAnswerAttraction:
             if not is_pair_near_unchanged(pair, benchmark.images)
         ]
 
-    def _against_model(self, own: _Replies, theirs: _Replies, model: Answers) -> dict[str, Any]:
-        others = {answer.item_id: answer for answer in theirs.wrong}
-        common = [answer for answer in own.wrong if answer.item_id in others]
-        clean = [others[answer.item_id] for answer in common]
-        k, other_k = (sum(answer.is_old for answer in wrong) for wrong in (common, clean))
+    def _against_clean(
+        self, replies: PerturbedReplies, clean_replies: PerturbedReplies, reference: Answers
+    ) -> dict[str, Any]:
+        """Return the fields of rule relative, on the items that both models answer wrongly."""
+        clean_by_id = {answer.item_id: answer for answer in clean_replies.wrong}
+        common = [answer for answer in replies.wrong if answer.item_id in clean_by_id]
+        clean = [clean_by_id[answer.item_id] for answer in common]
+        n, k = len(common), sum(answer.is_old for answer in common)
+        clean_k = sum(answer.is_old for answer in clean)
         differences = [float(a.is_old) - b.is_old for a, b in zip(common, clean, strict=True)]
         totals, _ = by_cluster(np.array(differences), [answer.cluster for answer in common])
-        p_value, n = exact_label_swap_p(-totals), len(common)
+        p_value = exact_label_swap_p(-totals)
         return {
-            **attraction_fields(own.on_perturbed, common, differences, p_value, self.settings),
+            **attraction_fields(replies, common, differences, p_value, self.settings),
             "accuracies": {"old answer": Count(k=k, n=n)},
+            "reference_answers": reference,
             "reference": ReferenceResult(
-                model=model.model,
-                statistic=other_k / n if n else None,
+                model=reference.model,
+                statistic=clean_k / n if n else None,
                 n=n,
-                accuracies={"old answer": Count(k=other_k, n=n)},
-                unparsed={"perturbed": theirs.n_unparsed},
+                accuracies={"old answer": Count(k=clean_k, n=n)},
+                unparsed={"perturbed": clean_replies.n_unparsed},
             ),
         }
 
 
-@dataclass(frozen=True)
-class _Replies:
-    """A model's choices on perturbed items by the original's id, -1 if a reply names no option."""
-
-    pairs: Sequence[Pair]
-    choices: Mapping[str, int]
-
-    @classmethod
-    def read(
-        cls, pairs: Sequence[Pair], prompt_settings: PromptSettings, answers: Answers
-    ) -> _Replies:
-        replies = {pair.original.id: answers.to(_probe(pair, prompt_settings)) for pair in pairs}
-        return cls(pairs, {id_: reply.choice for id_, reply in replies.items() if reply})
-
-    @property
-    def wrong(self) -> list[WrongAnswer]:
-        """The wrong options that perturbed items are answered by."""
-        choices = [(pair, self.choices.get(pair.original.id, -1)) for pair in self.pairs]
-        return [
-            WrongAnswer(
-                pair.original.id,
-                choice,
-                pair.original.answer or 0,
-                pair.perturbed.answer or 0,
-                len(pair.perturbed.options or ()),
-                cluster_of(pair.original),
-            )
-            for pair, choice in choices
-            if choice not in (-1, pair.perturbed.answer)
-        ]
-
-    @property
-    def on_perturbed(self) -> PerturbedReplies:
-        """The replies as both rules read them."""
-        return PerturbedReplies(list(self.choices), self.wrong, self.n_unparsed)
-
-    @property
-    def n_unparsed(self) -> int:
-        return list(self.choices.values()).count(-1)
+def _read(
+    pairs: Sequence[Pair], prompt_settings: PromptSettings, answers: Answers
+) -> PerturbedReplies:
+    """Return a model's replies to the perturbed versions."""
+    choices = answers.choices([_probe(pair, prompt_settings) for pair in pairs])
+    replies = [
+        (pair, choice) for pair, choice in zip(pairs, choices, strict=True) if choice is not None
+    ]
+    wrong_answers = [
+        WrongAnswer(
+            pair.original.id,
+            choice,
+            pair.original.answer or 0,
+            pair.perturbed.answer or 0,
+            len(pair.perturbed.options or ()),
+            cluster_of(pair.original),
+        )
+        for pair, choice in replies
+        if choice not in (-1, pair.perturbed.answer)
+    ]
+    item_ids = [pair.original.id for pair, _ in replies]
+    return PerturbedReplies(item_ids, wrong_answers, choices.count(-1))
 
 
 def _askable(benchmark: PairedBenchmark) -> list[Pair]:

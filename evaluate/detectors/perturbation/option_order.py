@@ -111,24 +111,23 @@ class OptionOrder(ComparingDetector):
             if (orders := shuffles(item, self.n_shuffles, self.settings.seed))
         ]
         one_shuffle = [replace(p, second=Query(p.second.parts[:1])) for p in all_shuffles]
-        left_out = "they have no image, fewer than three options, or two equal options"
         several = two_conditions(
             all_shuffles,
             ("original", "all shuffles"),
             (partial(mcnemar_score, rule="shuffles"),),
-            left_out,
+            "they have no image, fewer than three options, or two equal options",
             (1, self.n_shuffles),
             finish=lambda score, _: with_leakage(score),
         )
-        first = two_conditions(
+        paired = two_conditions(
             one_shuffle,
             ("original", "shuffled"),
             (partial(bands_score, bands=BANDS), mcnemar_score),
-            left_out,
-            finish=lambda score, _: with_leakage(score),
+            several.left_out,
+            finish=several.finish,
         )
-        first = replace(first, probes=several.probes)  # which include its own
-        return [first, several, replace(first, rules=(relative_score,))]
+        paired = replace(paired, probes=several.probes)  # which include its own
+        return [paired, several, replace(paired, rules=(relative_score,))]
 
 
 def _shuffled(

@@ -18,7 +18,7 @@ from ...scoring.comparison import (
     threshold_score,
     two_conditions,
 )
-from ...scoring.conditions import QueryPair, choice
+from ...scoring.conditions import FREE_FORM, choice, version_pairs
 
 ABOUT = About(
     name="perturbation_gap",
@@ -55,24 +55,9 @@ class PerturbationGap(ComparingDetector):
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return the original and the perturbed version of every multiple-choice pair."""
-        query_pairs = [
-            QueryPair(
-                pair.original,
-                choice(prompt_settings, pair.original, "original"),
-                choice(prompt_settings, pair.perturbed, "perturbed"),
-            )
-            for pair in benchmark.pairs
-            if pair.original.options is not None
-        ]
-        return [
-            two_conditions(
-                query_pairs,
-                ("original", "perturbed"),
-                RULES,
-                "they are free-form and have no options",
-                finish=_with_suspects,
-            )
-        ]
+        query_pairs = version_pairs(benchmark, partial(choice, prompt_settings))
+        names = ("original", "perturbed")
+        return [two_conditions(query_pairs, names, RULES, FREE_FORM, finish=_with_suspects)]
 
 
 def _with_suspects(score: Score, answers: Answers) -> Score:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -17,11 +17,11 @@ from flipbench.prompting.prompts import PromptSettings
 from ...protocol.detector import About
 from ...scoring.comparison import (
     ComparingDetector,
-    Condition,
     Contrast,
     if_equally_hard,
     mcnemar_score,
     relative_score,
+    two_versions,
 )
 from ...scoring.reasoning import MAX_NEW_TOKENS, reasoning_probe
 
@@ -58,7 +58,7 @@ ABOUT = About(
 )
 
 
-def similarity(first: Sequence[float], second: Sequence[float]) -> float:
+def similarity(entropies: Sequence[float], critique_entropies: Sequence[float]) -> float:
     """Return the cosine of two sequences of entropies, in [0, 1], times shorter / longer length.
 
     The shorter sequence is padded with zeros.
@@ -68,11 +68,12 @@ def similarity(first: Sequence[float], second: Sequence[float]) -> float:
     >>> similarity([1.0, 1.0, 1.0, 1.0], [1.0])
     0.125
     """
-    if not first or not second:
+    if not entropies or not critique_entropies:
         return 0.0
-    shorter, longer = sorted((len(first), len(second)))
+    shorter, longer = sorted((len(entropies), len(critique_entropies)))
     padded = np.zeros((2, longer))
-    padded[0, : len(first)], padded[1, : len(second)] = first, second
+    padded[0, : len(entropies)] = entropies
+    padded[1, : len(critique_entropies)] = critique_entropies
     norms = np.linalg.norm(padded, axis=1)
     if not norms.all():
         return 0.0
@@ -100,61 +101,44 @@ class SelfCritique(ComparingDetector):
 
     def design(self, benchmark: PairedBenchmark, prompt_settings: PromptSettings) -> list[Contrast]:
         """Return a first answer and a second to every item; no settings apply."""
-        versions = {"original": benchmark.originals, "perturbed": benchmark.perturbed}
-        asked = {
-            side: [self._probes(item, side) for item in items] for side, items in versions.items()
-        }
-        return [
-            Contrast(
-                items=benchmark.originals,
-                probes=[probe for rows in asked.values() for row in rows for probe in row],
-                read=lambda answers: [_read(answers, *side) for side in asked.items()],
-                rules=(if_equally_hard(partial(mcnemar_score, rule="similarity")), relative_score),
-                finish=partial(_with_replies, [pair for rows in asked.values() for pair in rows]),
-            )
-        ]
+        rules = (if_equally_hard(partial(mcnemar_score, rule="similarity")), relative_score)
+        contrast = two_versions(benchmark, self._probes, _similarity_of_replies, rules)
+        return [replace(contrast, finish=partial(_with_replies, contrast.probes))]
 
     def _probes(self, item: Item, side: str) -> tuple[Probe, Probe]:
-        size = self.max_new_tokens
-        first = reasoning_probe(
-            item, f"{side} reasoning", max_new_tokens=size, token_statistics=True
+        answer = reasoning_probe(
+            item,
+            f"{side} reasoning",
+            max_new_tokens=self.max_new_tokens,
+            token_statistics=True,
         )
-        prompt = CRITIQUE.format(prompt=first.prompt, first=FIRST_REPLY)
-        return first, first.revised(variant=f"{side} critique", prompt=prompt, follows=first.id)
+        prompt = CRITIQUE.format(prompt=answer.prompt, first=FIRST_REPLY)
+        return answer, answer.revised(variant=f"{side} critique", prompt=prompt, follows=answer.id)
 
 
-def entropies(reply: Response) -> list[float]:
-    """Return the entropy, in nats, of the distribution from which each token was chosen."""
-    return [-mean for mean in reply.token_means]
+def _similarity_of_replies(replies: Sequence[Response]) -> float | None:
+    """Return how similar the entropies of both replies are; None if either is empty."""
+    if any(not reply.text.strip() or not reply.token_means for reply in replies):
+        return None
+    entropies, critique_entropies = ([-mean for mean in reply.token_means] for reply in replies)
+    return similarity(entropies, critique_entropies)
 
 
-def _read(answers: Answers, side: str, asked: Sequence[tuple[Probe, Probe]]) -> Condition:
-    """Return each item's similarity, 0 if either reply is empty."""
-    outcomes: list[float | None] = []
-    n_empty = n_replies = 0
-    for probes in asked:
-        replies = [reply for probe in probes if (reply := answers.to(probe)) is not None]
-        if len(replies) < 2:
-            outcomes.append(None)
-            continue
-        is_empty = any(not reply.text.strip() or not reply.token_means for reply in replies)
-        n_replies, n_empty = n_replies + 1, n_empty + is_empty
-        first, second = map(entropies, replies)
-        outcomes.append(0.0 if is_empty else similarity(first, second))
-    return Condition(side, outcomes, n_empty, n_replies, None)
-
-
-def _with_replies(pairs: Sequence[tuple[Probe, Probe]], score: Score, answers: Answers) -> Score:
+def _with_replies(probes: Sequence[Probe], score: Score, answers: Answers) -> Score:
     """Add what the replies are like; warn if they are too short, or too often repeated."""
-    given = [(a, b) for p, q in pairs if (a := answers.to(p)) and (b := answers.to(q))]
-    lengths = [len(first.token_means) for first, _ in given]
-    length = sum(lengths) / len(lengths) if lengths else math.nan
-    n_same, n = sum(a.text.strip() == b.text.strip() for a, b in given), len(given)
+    replies = [
+        (answer, critique)
+        for probe, critique_probe in zip(probes[::2], probes[1::2], strict=True)
+        if (answer := answers.to(probe)) and (critique := answers.to(critique_probe))
+    ]
+    n, lengths = len(replies), [len(answer.token_means) for answer, _ in replies]
+    length = sum(lengths) / n if n else math.nan
+    n_same = sum(answer.text.strip() == critique.text.strip() for answer, critique in replies)
     details: JsonDict = {
-        "mean_length": length if lengths else None,
+        "mean_length": length if n else None,
         "n_same": n_same,
         "n_critiques": n,
-        "n_questions": 2 * len(pairs),
+        "n_questions": len(probes),
     }
     warnings = []
     if score.n and length < MIN_TOKENS:

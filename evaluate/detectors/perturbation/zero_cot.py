@@ -24,7 +24,7 @@ from ...scoring.comparison import (
     relative_score,
     two_conditions,
 )
-from ...scoring.conditions import Query, QueryPair, choice, probes_of
+from ...scoring.conditions import FREE_FORM, Query, choice, probes_of, version_pairs
 from ...scoring.reasoning import (
     MAX_NEW_TOKENS,
     MIN_WORDS,
@@ -95,30 +95,15 @@ class ZeroCoT(ComparingDetector):
 
         The letter is asked for as in `PerturbationGap`, whose answers are used again.
         """
-        pairs = [pair for pair in benchmark.pairs if pair.original.options is not None]
-        query_pairs = [
-            QueryPair(
-                pair.original,
-                choice(prompt_settings, pair.original, "original"),
-                choice(prompt_settings, pair.perturbed, "perturbed"),
-            )
-            for pair in pairs
-        ]
-        reasoned = [
-            QueryPair(
-                pair.original,
-                self._reasoning(pair.original, "original reasoning"),
-                self._reasoning(pair.perturbed, "perturbed reasoning"),
-            )
-            for pair in pairs
-        ]
-        more: dict[str, Any] = {
-            "left_out": "they are free-form and have no options",
-            "finish": partial(_finish, probes_of(reasoned), probes_of(query_pairs)),
+        query_pairs = version_pairs(benchmark, partial(choice, prompt_settings))
+        reasoned_pairs = version_pairs(benchmark, self._reasoning)
+        fields: dict[str, Any] = {
+            "left_out": FREE_FORM,
+            "finish": partial(_finish, probes_of(reasoned_pairs), probes_of(query_pairs)),
         }
         names = ("original", "perturbed")
-        at_once = two_conditions(query_pairs, names, (if_equally_hard(mcnemar_score),), **more)
-        stepwise = two_conditions(reasoned, names, ())
+        at_once = two_conditions(query_pairs, names, (if_equally_hard(mcnemar_score),), **fields)
+        stepwise = two_conditions(reasoned_pairs, names, ())
 
         def gaps(answers: Answers) -> list[Condition]:
             return [
@@ -131,30 +116,32 @@ class ZeroCoT(ComparingDetector):
             probes=stepwise.probes,
             read=gaps,
             rules=(partial(mcnemar_score, rule="unmasked"),),
-            **more,
+            **fields,
         )
         return [at_once, unmasked, replace(at_once, rules=(relative_score,))]
 
     def _reasoning(self, item: Item, variant: str) -> Query:
-        probe = reasoning_probe(item, variant, max_new_tokens=self.max_new_tokens)
+        probe = reasoning_probe(item, f"{variant} reasoning", max_new_tokens=self.max_new_tokens)
         return Query(((probe, lambda reply: reasoned_choice(reply, item)),))
 
 
 def _gap(name: str, sides: Sequence[Condition]) -> Condition:
-    first, second = sides
-    gaps = [
-        None if before is None or after is None else float(after) - float(before)
-        for before, after in zip(first.outcomes, second.outcomes, strict=True)
-    ]
-    n_unparsed = first.n_unparsed + second.n_unparsed
-    return Condition(name, gaps, n_unparsed, first.n_replies + second.n_replies, None)
+    original, perturbed = sides
+    gaps = (perturbed.values - original.values).tolist()
+    return Condition(
+        name,
+        [None if math.isnan(gap) else gap for gap in gaps],
+        original.n_unparsed + perturbed.n_unparsed,
+        original.n_replies + perturbed.n_replies,
+        None,
+    )
 
 
 def _count_reasoned(probes: Sequence[Probe], answers: Answers) -> Count:
     """Count the replies that reason, among those that are not empty."""
     replies = [reply for probe in probes if (reply := answers.to(probe)) is not None]
-    written = [r for r in replies if r.text.strip() or r.choice >= 0]
-    return Count(k=sum(map(is_reasoned, written)), n=len(written))
+    replies = [reply for reply in replies if reply.text.strip() or reply.choice >= 0]
+    return Count(k=sum(map(is_reasoned, replies)), n=len(replies))
 
 
 def _no_contrast(steps: Count, at_once: Count) -> str:
@@ -185,13 +172,13 @@ def _finish(
         "n_questions": len(stepwise) + len(letters),
     }
     score = score.model_copy(update={"details": score.details | details})
-    if score.n and (why := _no_contrast(steps, at_once)):
+    if score.n and (refusal := _no_contrast(steps, at_once)):
         changes = {
             "verdict": "not_applicable",
             "reason": "reasoning cannot be switched",
             "p_value": None,
             "lacks_reference": False,
-            "warnings": (*score.warnings, why),
+            "warnings": (*score.warnings, refusal),
         }
         return score.model_copy(update=changes)
     if score.rule != "mcnemar" or score.p_value is None or score.statistic is None:

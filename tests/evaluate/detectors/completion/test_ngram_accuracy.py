@@ -40,7 +40,7 @@ def test_without_rewordings_ngram_accuracy_has_one_rule_less(
 
 def test_ngram_starting_points() -> None:
     assert starts(20) == [2, 5, 8, 11, 15] and starts(6) == [] and starts(7) == [2] * 5
-    assert starts(9, first=0) == [0, 1, 2, 3, 4] and starts(4, first=0) == []
+    assert starts(9, minimum=0) == [0, 1, 2, 3, 4] and starts(4, minimum=0) == []
 
 
 def texts_of(pairs: int, make_world: Any, make_item: Any, words: int = 20) -> PairedBenchmark:

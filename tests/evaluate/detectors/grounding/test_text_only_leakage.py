@@ -2,28 +2,11 @@
 
 from typing import Any
 
-import pytest
-
 from flipbench.core.records import Count
-from flipbench.evaluate.detectors.grounding.text_only_leakage import (
-    TextOnlyLeakage,
-    multimodal_gain,
-    multimodal_leakage,
-)
+from flipbench.evaluate.detectors.grounding.text_only_leakage import TextOnlyLeakage
 from flipbench.models.engine import Answers
 
 DETECTOR = TextOnlyLeakage()
-
-
-@pytest.mark.parametrize(
-    ("s_v", "s_wv", "s_t", "gain", "leakage"),
-    [(52.1, 22.7, 20.3, 29.4, 2.4), (30.0, 18.0, 20.0, 12.0, 0.0)],
-)
-def test_worked_examples_of_gain_and_leakage(
-    s_v: float, s_wv: float, s_t: float, gain: float, leakage: float
-) -> None:
-    assert multimodal_gain(s_v, s_wv) == pytest.approx(gain)
-    assert multimodal_leakage(s_wv, s_t) == pytest.approx(leakage)
 
 
 def right_on(world: Any, k: int) -> Any:

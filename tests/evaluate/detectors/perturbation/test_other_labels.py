@@ -12,7 +12,7 @@ from flipbench.core.records import Item, Probe
 from flipbench.evaluate.detectors.perturbation.none_of_the_others import (
     NONE,
     NoneOfTheOthers,
-    replaced,
+    with_none,
 )
 from flipbench.evaluate.detectors.perturbation.number_labels import NumberLabels, can_be_numbered
 from flipbench.models.vlm.huggingface import HuggingFaceVLM
@@ -63,7 +63,7 @@ def test_numbers_among_the_options_are_left_out(benchmark: PairedBenchmark) -> N
 def test_the_right_option_is_replaced(
     benchmark: PairedBenchmark, options: tuple[str, ...], expected: tuple[str, ...]
 ) -> None:
-    assert replaced(with_options(benchmark.originals[0], *options)) == expected
+    assert with_none(with_options(benchmark.originals[0], *options)) == expected
 
 
 @pytest.mark.parametrize("detector", DETECTORS, ids=lambda d: d.about.name)
