@@ -131,8 +131,8 @@ class OldAnswerAttraction:
         self, replies: PerturbedReplies, clean_replies: PerturbedReplies, reference: Answers
     ) -> dict[str, Any]:
         """Return the fields of rule relative, on the items that both models answer wrongly."""
-        clean_by_id = {answer.item_id: answer for answer in clean_replies.wrong}
-        common = [answer for answer in replies.wrong if answer.item_id in clean_by_id]
+        clean_by_id = {answer.item_id: answer for answer in clean_replies.wrong_answers}
+        common = [answer for answer in replies.wrong_answers if answer.item_id in clean_by_id]
         clean = [clean_by_id[answer.item_id] for answer in common]
         n, k = len(common), sum(answer.is_old for answer in common)
         clean_k = sum(answer.is_old for answer in clean)
