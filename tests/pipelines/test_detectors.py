@@ -174,9 +174,7 @@ def run(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def test_one_file_makes_a_detector_and_a_package_offers_another(
-    tmp_path: Path, tiny_folders: dict[str, Path]
-) -> None:
+def test_one_file_makes_a_detector_and_a_package_offers_another(tmp_path: Path) -> None:
     family = tmp_path / "more" / "evaluate" / "detectors" / "perturbation"
     family.mkdir(parents=True)
     (family / "again.py").write_text(NEW)
@@ -193,7 +191,7 @@ def test_one_file_makes_a_detector_and_a_package_offers_another(
     given: dict[str, Any] = {
         "run": "r",
         "benchmark": {"format": "shapes"},
-        "models": {"tiny": {"path": str(tiny_folders["qwen2_vl"])}},
+        "models": {"tiny": {"python": {"target": "examples.plugins.model:Guesser"}}},
         "evaluate": {"detectors": ["again", "wrong_picture"]},
     }
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(given))

@@ -7,7 +7,10 @@ import gzip
 import io
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import numpy as np
 import pytest
@@ -67,6 +70,13 @@ def fallen(data: ReportData) -> list[str]:
     (score,) = (s for s in data.scores if (s.model, s.detector, s.rule) == (MODEL, GAP, "mcnemar"))
     pairs = data.benchmark.pairs
     return [p.original.name for p in pairs if score.per_item[p.original.id] < 0]
+
+
+def test_the_same_data_give_the_same_page(data: ReportData, address: str, tmp_path: Path) -> None:
+    assert (
+        write_report(data, tmp_path).read_text()
+        == Path(url2pathname(urlsplit(address).path)).read_text()
+    )
 
 
 def test_every_score_is_in_the_data_with_its_values(data: ReportData) -> None:
