@@ -138,6 +138,11 @@ def rebuild(
     from flipbench.export.recipe import compare_with_recipe, copy_recipe
 
     parts, comparison = experiment.parts, ""
+    if not getattr(parts.config.generate.editor, "repeatable", True):
+        raise ConfigError(
+            f"{folder}: a server drew these pictures without a seed, so they cannot be drawn again;"
+            " ask its makers for the pictures, or generate others from its config.yaml"
+        )
     if call.is_dry_run:
         raise Plan(filtering.plan_pairs(parts))
     if parts.run.path.resolve() != folder.resolve():

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 
@@ -45,6 +46,11 @@ class Prompts(Value):
     def prompt_file(self) -> PromptFile:
         """The loaded caption prompt."""
         return caption_prompt(self.prompt)
+
+    @property
+    def writes(self) -> Literal["caption", "instruction"] | None:
+        """What the prompt asks for; None of a prompt of one's own."""
+        return written_by(self.prompt)
 
 
 class APICaptionerSpec(APISpec, Prompts):
@@ -121,6 +127,13 @@ class APICaptioner:
     def release(self) -> None:
         """Free a local model's weights."""
         release(self.chat)
+
+
+def written_by(prompt: str) -> Literal["caption", "instruction"] | None:
+    """Return what a prompt in ``generate/prompts`` asks for; None of one's own."""
+    if prompt.endswith(".txt"):
+        return None
+    return "instruction" if "instruction" in prompt else "caption"
 
 
 def caption_prompt(prompt: str | Path) -> PromptFile:

@@ -14,7 +14,7 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import JsonDict, Value
 from flipbench.models.protocols import CaptionText
 
-from .api import caption_prompt
+from .api import caption_prompt, written_by
 
 DEFAULT_TEMPLATE = "template-instruction-v1"
 
@@ -26,6 +26,11 @@ class TemplateCaptionerSpec(Value):
     prompt: str = Field(
         default=DEFAULT_TEMPLATE, description="name of a file in generate/prompts, or a .txt file"
     )
+
+    @property
+    def writes(self) -> Literal["caption", "instruction"] | None:
+        """What the template gives; None of one's own."""
+        return written_by(self.prompt)
 
     def build(self, context: Context) -> TemplateCaptioner:
         """Return the captioner."""

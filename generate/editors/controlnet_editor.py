@@ -108,6 +108,11 @@ class ControlNetEditorSpec(CallSpec):
         """Return the number of weights of each part, of the ControlNet too."""
         return with_controlnet(super().n_weights(), self.controlnet, self.controlnet_revision)
 
+    @property
+    def reads(self) -> Literal["caption"] | None:
+        """What the pipeline is told; None if its instruction is a template of one's own."""
+        return "caption" if self.instruction == "{caption}" else None
+
     def build(self, context: Context) -> ControlNetEditor:
         """Return the editor; weights are loaded when the first image is drawn."""
         return ControlNetEditor(self)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -18,6 +20,7 @@ from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import ImageRef, JsonDict
 from flipbench.models.protocols import Drawing
+from flipbench.models.vlm.checkpoints import read_object
 
 from .bad_input import nan_as_errors, unread_text, watch_for_nan
 from .batching import Batches, Drawn, Prepared, Size, Task, draw_all, drawn_images
@@ -38,6 +41,8 @@ _RESERVED = (
     *("height", "width", "generator", "max_area", "_auto_resize"),
     *("num_images_per_prompt", "output_type", "return_dict", "latents", "images"),
 )
+_INSTRUCTED = re.compile(r"kontext|edit|pix2pix", re.I)
+_DESCRIBED = re.compile(r"inpaint|fill|img2img|control", re.I)
 _COMPUTED = ("_embeds", "_embeds_mask", "_latents")
 """How the arguments end that hold tensors computed before; they replace prompt or image."""
 FIELDS = ("caption", "question", "old_answer", "new_answer")
@@ -136,6 +141,23 @@ class DiffusersEditorSpec(CallSpec):
     """Any diffusers editing pipeline: Flux Kontext, Qwen-Image-Edit, Flux Fill, and others."""
 
     kind: Literal["diffusers"] = "diffusers"
+
+    @property
+    def reads(self) -> Literal["caption", "instruction"] | None:
+        """What the pipeline is told, by its class or its name; None if neither says so.
+
+        None, too, if ``instruction`` is a template of one's own.
+        """
+        if self.instruction != "{caption}":
+            return None
+        index = Path(self.pipeline) / "model_index.json"
+        name = self.pipeline
+        if index.is_file():
+            with contextlib.suppress(DataError):
+                name = str(read_object(index).get("_class_name") or name)
+        if _DESCRIBED.search(name):
+            return "caption"
+        return "instruction" if _INSTRUCTED.search(name) else None
 
     def build(self, context: Context) -> DiffusersEditor:
         """Return the editor; weights are loaded when the first image is drawn."""

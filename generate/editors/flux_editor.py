@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -82,6 +82,7 @@ class FluxEditorSpec(PipelineSpec):
     """Flux with a ControlNet, the reference's editor."""
 
     kind: Literal["flux-controlnet"] = "flux-controlnet"
+    reads: ClassVar[Literal["caption", "instruction"] | None] = "caption"
     controlnet: str | None = Field(
         default=None,
         description="folder or hub id, in the layout of XLabs or of diffusers; not needed if the"

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from PIL import Image
 from pydantic import Field, JsonValue, field_validator, model_validator
@@ -42,6 +43,7 @@ class ImagesAPIEditorSpec(Value):
     """The images-edit route of an OpenAI-compatible server."""
 
     kind: Literal["api"] = "api"
+    reads: ClassVar[Literal["caption", "instruction"] | None] = "instruction"
     model: str = Field(description="e.g. gpt-image-1; part of an edit's id, the address is not")
     base_url: str | None = Field(
         default=None,
@@ -97,6 +99,11 @@ class ImagesAPIEditorSpec(Value):
                 raise ValueError(f"price names no price for {min(unpriced)}")
         return self
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether the same request gives the same picture, so that a recipe can redraw it."""
+        return self.seeded
+
     def build(self, context: Context) -> ImagesAPIEditor:
         """Return the editor; nothing is sent before its first call."""
         return ImagesAPIEditor(self)
@@ -120,6 +127,17 @@ class ImagesAPIEditorSpec(Value):
         if isinstance(self.price, dict):
             return self.price.get(_text(size))
         return self.price
+
+    def cost(self, candidates: Sequence[Candidate]) -> str:
+        """Return what it costs to redraw candidates, in words."""
+        sources = [candidate.source for candidate in candidates if candidate.item.images]
+        sizes = [self.plan(s.width, s.height, "a picture").run_size for s in sources]
+        listed = [f"{n} of {size}" for size, n in Counter(map(_text, sizes)).most_common(3)]
+        text = f"{self.model}: {len(sizes):,} images ({', '.join(listed)})"
+        prices = [self.usd(size) for size in sizes]
+        if None in prices or not prices:
+            return f"{text}; no price is configured (price)"
+        return f"{text}; about ${sum(price or 0.0 for price in prices):,.2f}"
 
     def plan(self, width: int, height: int, subject: str) -> Fit:
         """Return how a picture is fitted into a size that the model offers.

@@ -224,6 +224,7 @@ class Assembly:
     def items(self) -> list[Item]:
         """The items to generate from: `originals`, with the parts that these need."""
         self._check_shapes(self.benchmark.items)
+        self._check_caption()
         return self.originals
 
     @cached_property
@@ -429,6 +430,21 @@ class Assembly:
     @property
     def _context(self) -> Context:
         return backend_context(self.run, self.config.seed)
+
+    def _check_caption(self) -> None:
+        """Refuse a captioner that writes what the editor does not read."""
+        captioner, editor = self.config.generate.captioner, self.config.generate.editor
+        writes, reads = getattr(captioner, "writes", None), getattr(editor, "reads", None)
+        if writes and reads and writes != reads:
+            what = {
+                "caption": "captions of the whole picture",
+                "instruction": "instructions that say what to change",
+            }
+            prompt = {"caption": "caption-release-v1", "instruction": "instruction-v1"}[reads]
+            raise ConfigError(
+                f"generate.captioner writes {what[writes]}, but generate.editor reads"
+                f" {what[reads]}; set generate.captioner.prompt={prompt}"
+            )
 
     def _check_shapes(self, items: Sequence[Item]) -> None:
         foreign = [item for item in items if not is_shapes_item(item)]

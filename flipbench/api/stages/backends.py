@@ -20,6 +20,7 @@ from flipbench.core.records import Response
 from flipbench.core.run import Run
 from flipbench.filters.judges.api import APIJudgeSpec
 from flipbench.generate.captioners.api import APICaptionerSpec
+from flipbench.generate.editors.images_api import ImagesAPIEditorSpec
 from flipbench.models.chat.batch_api import BATCH_PRICE, server_chat
 from flipbench.models.chat.cost import CostEstimate, estimate_cost, typical_request
 from flipbench.models.chat.messages import Chat
@@ -95,12 +96,15 @@ class Servers:
 
 
 def missing_key(spec: PartSettings) -> PrerequisiteError | None:
-    """Return the error if the key for a captioner's or judge's server is missing, else None."""
-    if isinstance(spec, APISpec):
+    """Return the error if the key for a part's server is missing, else None."""
+    chat = spec.chat if isinstance(spec, APISpec) else None
+    if isinstance(spec, ImagesAPIEditorSpec):
+        chat = spec.as_chat()
+    if chat is not None:
         from flipbench.models.chat.api import ChatAPI
 
         try:
-            _ = ChatAPI(spec.chat).client
+            _ = ChatAPI(chat).client
         except PrerequisiteError as error:
             return error
     return None

@@ -18,6 +18,7 @@ from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Edit, Item
 from flipbench.core.run import Run
 from flipbench.core.stage import StageReport
+from flipbench.generate.editors.images_api import ImagesAPIEditorSpec
 from flipbench.generate.flip import FlipStage
 from flipbench.generate.pictures import ByModel, choosing_prompt
 from flipbench.models.protocols import release
@@ -45,6 +46,9 @@ def generate(
         check_keys(assembly)
     error = missing_key(spec.captioner) if generator.asks else None
     if error and any(c.caption is None for c in generator.progress(items)):
+        raise error
+    error = missing_key(spec.editor)
+    if error and any(c.edit is None for c in generator.progress(items)):
         raise error
     options = assembly.options(spec.batch_size)
     asking = assembly.options(batch_size_for(spec.captioner, spec.batch_size, len(items)))
@@ -118,6 +122,8 @@ def plan_generation(assembly: Assembly) -> list[str]:
             lines.append(f"images to redraw: {cost}")
     if cost := api_cost(captioner, candidates):
         lines.append(f"captions: {cost}")
+    if isinstance(config.generate.editor, ImagesAPIEditorSpec):
+        lines.append(f"edits: {config.generate.editor.cost(candidates)}")
     for spec in config.filter.judges:
         if cost := api_cost(spec, candidates * config.filter.policy.n_runs):
             lines.append(f"verdicts: {cost}")

@@ -1,0 +1,79 @@
+"""A run whose pictures a server draws: what it needs and costs, and what cannot be repeated."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flipbench as fb
+from flipbench.core.errors import ConfigError, PrerequisiteError
+from tests.fixtures.command_line import Flipbench
+
+PRICES = {"1024x1024": 0.05, "1536x1024": 0.06, "1024x1536": 0.06}
+
+
+def configured(tmp_path: Path, **editor: Any) -> dict[str, Any]:
+    editor = {"kind": "api", "model": "gpt-image-1", "price": PRICES} | editor
+    return {
+        "run": str(tmp_path / "run"),
+        "benchmark": {"format": "shapes", "n_items": 8},
+        "generate": {"captioner": "template", "editor": editor},
+    }
+
+
+def test_a_dry_run_counts_pictures_and_dollars(tmp_path: Path, flipbench: Flipbench) -> None:
+    import yaml
+
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(configured(tmp_path)))
+    result = flipbench("generate", path, "--dry-run")
+    assert result.status == 0
+    assert "edits: gpt-image-1: 8 images (8 of 1024x1024); about $0.40" in result.out
+
+
+def test_a_missing_key_is_named_before_any_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(PrerequisiteError, match="OPENAI_API_KEY is not set"):
+        fb.Experiment(configured(tmp_path), progress=False).generate()
+    assert not (tmp_path / "run" / "flips").exists()
+
+
+def test_a_recipe_without_seeds_cannot_be_drawn_again(tmp_path: Path) -> None:
+    fb.Experiment(configured(tmp_path)).parts.store_config()
+    (tmp_path / "run" / "expected.jsonl").write_text("")
+    with pytest.raises(ConfigError, match="without a seed"):
+        fb.rebuild(tmp_path / "run", trust=True)
+
+
+@pytest.mark.parametrize(
+    ("captioner", "editor", "remedy"),
+    [
+        ({"prompt": "caption-release-v1"}, {}, "instruction-v1"),
+        (
+            {"prompt": "instruction-v1"},
+            {"kind": "flux-controlnet", "pipeline": "some/flux", "controlnet": "some/canny"},
+            "caption-release-v1",
+        ),
+        (
+            {"prompt": "caption-paper-v1"},
+            {"kind": "diffusers", "pipeline": "black-forest-labs/FLUX.1-Kontext-dev"},
+            "instruction-v1",
+        ),
+    ],
+)
+def test_the_prompt_follows_the_kind_of_editor(
+    tmp_path: Path, captioner: dict[str, Any], editor: dict[str, Any], remedy: str
+) -> None:
+    config = configured(tmp_path)
+    config["generate"] = {
+        "captioner": {"kind": "api", "chat": {"model": "m"}} | captioner,
+        "editor": editor or config["generate"]["editor"],
+    }
+    with pytest.raises(ConfigError, match=f"captioner.prompt={remedy}"):
+        _ = fb.Experiment(config).parts.items
+    config["generate"]["captioner"]["prompt"] = remedy
+    assert len(fb.Experiment(config).parts.items) == 8
