@@ -24,6 +24,7 @@ from flipbench.core.records import Item
 from flipbench.shapes.benchmark import shapes_vqa
 from studies.tiny_models.curriculum import corpus
 from tests.fixtures.command_line import Flipbench, Result
+from tests.fixtures.shared_folder import shared_folder
 
 if TYPE_CHECKING:
     from flipbench.models.vlm.huggingface import HuggingFaceVLM
@@ -175,14 +176,14 @@ def every_tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pat
     """Return an untrained checkpoint of each family that lineages are trained of."""
     from studies.tiny_models.tiny import BUILDERS, build
 
-    texts = corpus(np.random.default_rng(0))
-    folders = {}
-    for family in BUILDERS:
-        folders[family] = tmp_path_factory.mktemp("models") / f"tiny-{family}"
-        model, processor = build(family, texts)
-        model.save_pretrained(folders[family])
-        processor.save_pretrained(folders[family])
-    return folders
+    def save_all(folder: Path) -> None:
+        texts = corpus(np.random.default_rng(0))
+        for family in BUILDERS:
+            for part in build(family, texts):
+                part.save_pretrained(folder / f"tiny-{family}")
+
+    models = shared_folder(tmp_path_factory, "models", save_all)
+    return {family: models / f"tiny-{family}" for family in BUILDERS}
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from PIL import Image
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Candidate
 from flipbench.core.records import Caption, Flip, Item, JsonDict, Source
+from tests.fixtures.shared_folder import shared_folder
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 Build = Callable[..., Candidate]
@@ -25,21 +27,16 @@ def diffusion_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str]
     pytest.importorskip("diffusers")
     from tests.fixtures import tiny_controlled, tiny_flux
 
-    root = tmp_path_factory.mktemp("diffusion")
+    def build(name: str, path: Path) -> None:
+        if name in tiny_flux.LAYOUTS:
+            tiny_flux.build_controlnet(path, name)
+        elif name in tiny_controlled.BUILDERS:
+            tiny_controlled.BUILDERS[name](path)
+        else:
+            kind, _, halvings = name.partition("-")
+            tiny_flux.build_pipeline(path, kind, halvings=int(halvings or 1))
 
-    def folder(name: str) -> str:
-        path = Path(root / name)
-        if not path.exists():
-            if name in tiny_flux.LAYOUTS:
-                tiny_flux.build_controlnet(path, name)
-            elif name in tiny_controlled.BUILDERS:
-                tiny_controlled.BUILDERS[name](path)
-            else:
-                kind, _, halvings = name.partition("-")
-                tiny_flux.build_pipeline(path, kind, halvings=int(halvings or 1))
-        return str(path)
-
-    return folder
+    return lambda name: str(shared_folder(tmp_path_factory, name, partial(build, name)))
 
 
 @pytest.fixture(scope="session")
