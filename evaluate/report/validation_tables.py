@@ -22,6 +22,7 @@ from flipbench.reporting.tables import (
     Content,
     Row,
     Table,
+    as_cell,
     build_table,
     text_column,
 )
@@ -32,9 +33,8 @@ from ..scoring.likelihood import item_text
 from ..scoring.scores import cluster_of
 from ..statistics.design_effect import ClusteredRate
 from ..statistics.paired import adjust_p_values
-from ..statistics.roc import OperatingPoint
 from ..validation.blind import N_FOLDS, blind_baseline
-from ..validation.validation import FamilyWise, Validation, family_wise
+from ..validation.validation import ExternalAlarms, FamilyWise, Validation, family_wise
 from .titles import CAPTIONS, SUSPECTED, as_header, rule_title, title
 
 NOT_TESTABLE = "not testable here"
@@ -146,6 +146,10 @@ def detectors_table(
         suspicion = SUSPECTED if v.external_alarms.suspected else ""
         return Cell(rule_title(v.detector, v.rule), suspicion)
 
+    def steps(v: Validation) -> Content:
+        cell = _quantity("steps_in_order")(v)
+        return replace(cell, small=p_trend.get(id(v), "")) if isinstance(cell, Cell) else cell
+
     groups: dict[str, list[tuple[str, Validation]]] = {}
     for v in defaults:
         kinds = ", ".join(DETECTORS[v.detector].about.catches) or "not stated"
@@ -160,9 +164,9 @@ def detectors_table(
             (text_column("Testable here"), lambda v: Cell(*can_test(v))),
             ("Contaminated models caught", lambda v: _rate(v.detected)),
             ("Clean models flagged", lambda v: _rate(v.alarms)),
-            ("AUROC", _auroc),
-            ("AUROC within lineages", _within_lineages),
-            ("Steps in order", lambda v: replace(_steps(v), small=p_trend.get(id(v), ""))),
+            ("AUROC", _quantity("auroc")),
+            ("AUROC within lineages", _quantity("auroc_within_lineages")),
+            ("Steps in order", steps),
             (
                 text_column("Needs a clean model"),
                 lambda v: "yes" if DETECTORS[v.detector].about.needs_clean_model(v.rule) else "no",
@@ -173,9 +177,8 @@ def detectors_table(
     )
     if family is None:
         return table
-    dash = Cell(formats.NOTHING)
     family_rows = tuple(
-        Row("At least one flags", (Cell(by), dash, *map(_rate, rates), *[dash] * 4))
+        Row("At least one flags", tuple(map(as_cell, (by, None, *map(_rate, rates), *[None] * 4))))
         for by, rates in (
             ("each at its own level", (family.detected, family.alarms)),
             ("Holm’s correction", (family.holm_detected, family.holm_alarms)),
@@ -343,151 +346,137 @@ def two_decimals(between: Interval) -> str:
     return formats.interval(between, "{:.2f}".format)
 
 
-def _rate(rate: ClusteredRate) -> Cell:
-    between = _both_intervals(rate.interval, rate.pooled, formats.percent)
-    return Cell(f"{rate.k}/{rate.n}" if rate.n else formats.NOTHING, between)
+def _rate(rate: ClusteredRate) -> Content:
+    return _count_cell(_count(rate))
 
 
-def _both_intervals(
-    clustered: Interval | None, pooled: Interval | None, form: Callable[[float], str]
-) -> str:
-    """Return the interval that allows for lineages, and the pooled one if it differs."""
-    leading, second = formats.interval(clustered, form), formats.interval(pooled, form)
-    return leading if leading == second else f"{leading} pooled {second}"
+def _count_cell(row: Mapping[str, Any]) -> Content:
+    return Cell(f"{row['k']}/{row['n']}", _small(row, formats.percent)) if row["n"] else None
 
 
-def _alarms(rate: ClusteredRate) -> Cell:
-    cell = _rate(rate)
-    return Cell(cell.text, f"{cell.small} too few models") if rate.n and rate.too_few else cell
+def _probability_cell(row: Mapping[str, Any]) -> Cell:
+    return Cell(f"{row['value']:.2f}", _small(row, "{:.2f}".format))
 
 
-def _steps(v: Validation) -> Cell:
-    return Cell(f"{v.trend.in_order}/{v.trend.n_steps}" if v.trend.n_steps else formats.NOTHING)
+def _small(row: Mapping[str, Any], form: Callable[[float], str]) -> str:
+    """Return the interval that allows for lineages, the pooled one if it differs, a remark."""
+    by_lineage, pooled = (formats.interval(row.get(name), form) for name in ("interval", "pooled"))
+    between = by_lineage if pooled in ("", by_lineage) else f"{by_lineage} pooled {pooled}"
+    return f"{between}{row.get('remark', '')}"
 
 
-def _auroc(v: Validation) -> Content:
-    if v.separation is None:
-        return Cell(NOT_TESTABLE, v.untestable) if v.untestable else None
-    between = _both_intervals(v.separation.interval, v.separation.pooled, "{:.2f}".format)
-    wrong_direction = "; wrong direction" if v.wrong_direction else ""
-    return Cell(f"{v.separation.auroc:.2f}", f"{between}{wrong_direction}")
-
-
-def _within_lineages(v: Validation) -> Content:
-    if v.separation is None or (within := v.separation.within) is None:
-        return None
-    pairs = f"{within.wins:g}/{within.n_pairs} pairs"
-    return Cell(f"{within.auroc:.2f}", f"{two_decimals(within.interval)} {pairs}")
-
-
-def _at_false_alarms(target: float) -> Callable[[Validation], Content]:
-    def cell(v: Validation) -> Content:
-        points = v.separation.points if v.separation else ()
-        return next((_point(point) for point in points if point.target == target), None)
-
-    return cell
-
-
-def _point(point: OperatingPoint) -> Cell:
-    if not point.estimable:
-        return Cell("not estimable", f"needs {round(1 / point.target)} clean")
-    return _rate(point.detected)
-
-
-def _correlation(v: Validation) -> Content:
-    if v.trend.p_value is None:
-        return None
-    return Cell(formats.signed(v.trend.correlation), f"p {formats.p_value(v.trend.p_value)}")
-
-
-def _external(v: Validation) -> Content:
-    alarms = v.external_alarms
+def _external(alarms: ExternalAlarms, level: float | None) -> Cell:
     if not alarms.n:
-        return "none asked"
+        return Cell("none asked")
     count = f"{len(alarms.flagged)}/{alarms.n} flagged"
     if not alarms.suspected:
-        return count
-    levels = DETECTORS[v.detector].about.levels if v.detector in DETECTORS else {}
-    level = levels.get(v.rule, alarms.alpha)
+        return Cell(count)
     chance = "its level is unknown"
     if level is not None:
         chance = f"by chance {100 * alarms.by_chance(level):.0f} % at level {level:g}"
     return Cell(SUSPECTED, f"{count}: {', '.join(alarms.flagged)}; {chance}")
 
 
-_RULE_COLUMNS: tuple[tuple[Column | str, Callable[[Validation], Content]], ...] = (
-    ("Power", lambda v: _rate(v.detected)),
-    ("False alarms: clean as released", lambda v: _alarms(v.untouched_alarms)),
-    ("False alarms: clean fine-tunes", lambda v: _alarms(v.finetuned_alarms)),
-    ("AUROC", _auroc),
-    ("AUROC within lineages", _within_lineages),
-    ("TPR at 0 false alarms", _at_false_alarms(0.0)),
-    ("TPR at FPR 1 %", _at_false_alarms(0.01)),
-    ("TPR at FPR 5 %", _at_false_alarms(0.05)),
-    ("Steps in order", _steps),
-    ("Rank correlation", _correlation),
-    ("External models", _external),
-)
-
-
-# ------------------------------------------------------------------------------ CSV files
+# ---------------------------------------------------------------- error rates, by quantity
 
 
 def validation_frame(validations: Sequence[Validation]) -> pd.DataFrame:
     """Return one row per rule, benchmark and quantity: name, value, k, n, interval, p."""
-    rows = [
-        {"detector": v.detector, "rule": v.rule, "benchmark": v.benchmark}
-        | {"benchmark_id": v.benchmark_id, "note": ""}
-        | quantity
-        for v in validations
-        for quantity in _quantities(v)
-    ]
+    rows = []
+    for v in validations:
+        rule = {"detector": v.detector, "rule": v.rule, "benchmark": v.benchmark}
+        for name, row in _quantities(v).items():
+            ends = {
+                f"{prefix}{end}": getattr(between, end)
+                for prefix, key in (("", "interval"), ("pooled_", "pooled"))
+                if (between := row.get(key)) is not None
+                for end in ("low", "high")
+            }
+            names = {"benchmark_id": v.benchmark_id, "quantity": name, "note": ""}
+            rows.append(rule | names | row | ends)
     return pd.DataFrame(rows, columns=_CSV_COLUMNS, dtype=object)
 
 
-def _quantities(v: Validation) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+def _quantities(v: Validation) -> dict[str, dict[str, Any]]:
+    """Return the numbers of a rule by name; ``cell`` and ``remark`` are for tables only."""
+    rows: dict[str, dict[str, Any]] = {}
     if v.untestable:
-        rows.append({"quantity": "auroc", "note": f"not testable: {v.untestable}"})
+        cell = Cell(NOT_TESTABLE, v.untestable)
+        rows["auroc"] = {"note": f"not testable: {v.untestable}", "cell": cell}
     if (separation := v.separation) is not None:
-        auroc = {"quantity": "auroc", "value": separation.auroc, **_ends(separation.interval)}
-        auroc |= _ends(separation.pooled, "pooled_")
         note = "wrong direction" if v.wrong_direction else ""
-        rows.append(auroc | {"design_effect": separation.design_effect, "note": note})
+        row = {"value": separation.auroc, "design_effect": separation.design_effect, "note": note}
+        row |= {"interval": separation.interval, "pooled": separation.pooled}
+        rows["auroc"] = row | {"remark": f"; {note}" if note else ""}
         if within := separation.within:
-            row = {"quantity": "auroc_within_lineages", "value": within.auroc}
-            row |= {"k": within.wins, "n": within.n_pairs}
-            rows.append(row | _ends(within.interval))
+            row = {"value": within.auroc, "k": within.wins, "n": within.n_pairs}
+            row |= {"interval": within.interval}
+            row["remark"] = f" {within.wins:g}/{within.n_pairs} pairs"
+            rows["auroc_within_lineages"] = row
         for point in separation.points:
-            note = "" if point.estimable else "not estimable: too few clean models"
-            rows.append(_count(f"tpr_at_fpr_{point.target:g}", point.detected) | {"note": note})
-    rates: Mapping[str, Rate] = {
-        "false_alarms_untouched": v.untouched_alarms,
-        "false_alarms_finetuned": v.finetuned_alarms,
-        "power": v.detected,
-        **{f"power_at_dose_{dose}": rate for dose, rate in v.power.items()},
-        **{f"flagged_{kind}".replace(" ", "_"): rate for kind, rate in v.by_kind.items()},
-        "steps_in_order": Rate(k=v.trend.in_order, n=v.trend.n_steps),
+            row = _count(point.detected)
+            if not point.estimable:
+                row["note"] = "not estimable: too few clean models"
+                row["cell"] = Cell("not estimable", f"needs {round(1 / point.target)} clean")
+            rows[f"tpr_at_fpr_{point.target:g}"] = row
+    for name, alarms in (
+        ("false_alarms_untouched", v.untouched_alarms),
+        ("false_alarms_finetuned", v.finetuned_alarms),
+    ):
+        rows[name] = _count(alarms) | {"remark": " too few models" if alarms.too_few else ""}
+    rows["power"] = _count(v.detected)
+    rows |= {f"power_at_dose_{dose}": _count(rate) for dose, rate in v.power.items()}
+    rows |= {f"flagged_{kind.replace(' ', '_')}": _count(rate) for kind, rate in v.by_kind.items()}
+    rows["steps_in_order"] = _count(Rate(k=v.trend.in_order, n=v.trend.n_steps))
+    correlation, p = v.trend.correlation, v.trend.p_value
+    rows["rank_correlation"] = {
+        "value": None if math.isnan(correlation) else correlation,
+        "p_value": p,
+        "cell": None if p is None else Cell(formats.signed(correlation), f"p {formats.p_value(p)}"),
     }
-    rows += [_count(name, rate) for name, rate in rates.items()]
-    correlation = None if math.isnan(v.trend.correlation) else v.trend.correlation
-    trend = {"quantity": "rank_correlation", "value": correlation, "p_value": v.trend.p_value}
-    alarms = v.external_alarms
-    external = _count("external_models", Rate(k=len(alarms.flagged), n=alarms.n))
-    note = f"false alarm suspected: {'; '.join(alarms.flagged)}" if alarms.flagged else ""
-    return [*rows, trend, external | {"note": note}]
+    external = v.external_alarms
+    levels = DETECTORS[v.detector].about.levels if v.detector in DETECTORS else {}
+    flagged = "; ".join(external.flagged)
+    rows["external_models"] = _count(Rate(k=len(external.flagged), n=external.n)) | {
+        "note": f"false alarm suspected: {flagged}" if flagged else "",
+        "cell": _external(external, levels.get(v.rule, external.alpha)),
+    }
+    return rows
 
 
-def _count(name: str, rate: Rate) -> dict[str, Any]:
-    row = {"quantity": name, "value": rate.value, "k": rate.k, "n": rate.n}
-    row |= {"n_lineages": rate.n_clusters or None, **_ends(rate.interval)}
+def _count(rate: Rate) -> dict[str, Any]:
+    row: dict[str, Any] = {"value": rate.value, "k": rate.k, "n": rate.n}
+    row |= {"n_lineages": rate.n_clusters or None, "interval": rate.interval}
     if isinstance(rate, ClusteredRate) and rate.n:
-        row |= {"design_effect": rate.design_effect, **_ends(rate.pooled, "pooled_")}
+        row |= {"design_effect": rate.design_effect, "pooled": rate.pooled}
     return row
 
 
-def _ends(interval: Interval | None, prefix: str = "") -> dict[str, float]:
-    return {f"{prefix}{end}": getattr(interval, end) for end in ("low", "high")} if interval else {}
+def _quantity(name: str) -> Callable[[Validation], Content]:
+    def content(v: Validation) -> Content:
+        if (row := _quantities(v).get(name)) is None:
+            return None
+        if "cell" in row:
+            cell: Content = row["cell"]
+            return cell
+        return _probability_cell(row) if name.startswith("auroc") else _count_cell(row)
+
+    return content
+
+
+_RULE_COLUMNS: tuple[tuple[Column | str, Callable[[Validation], Content]], ...] = (
+    ("Power", _quantity("power")),
+    ("False alarms: clean as released", _quantity("false_alarms_untouched")),
+    ("False alarms: clean fine-tunes", _quantity("false_alarms_finetuned")),
+    ("AUROC", _quantity("auroc")),
+    ("AUROC within lineages", _quantity("auroc_within_lineages")),
+    ("TPR at 0 false alarms", _quantity("tpr_at_fpr_0")),
+    ("TPR at FPR 1 %", _quantity("tpr_at_fpr_0.01")),
+    ("TPR at FPR 5 %", _quantity("tpr_at_fpr_0.05")),
+    ("Steps in order", _quantity("steps_in_order")),
+    ("Rank correlation", _quantity("rank_correlation")),
+    ("External models", _quantity("external_models")),
+)
 
 
 def requirements_rows(requirements: Sequence[Requirements]) -> list[dict[str, Any]]:
