@@ -12,7 +12,7 @@ from PIL import Image
 
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import Pair, PairedBenchmark
-from flipbench.core.records import ImageRef, Item, Score
+from flipbench.core.records import ImageRef, Score
 
 from ..protocol.grid import GridModel
 from ..report.score_tables import gap_scores
@@ -34,38 +34,51 @@ class Thumbnail:
 
 
 @dataclass(frozen=True)
-class Option:
-    """An option and the version in which it is right: "original", "perturbed" or ""."""
-
-    text: str
-    right_in: str
-
-
-@dataclass(frozen=True)
 class Card:
     """A pair as displayed. ``fell`` names the contaminated models that went right → wrong.
 
     ``control`` is the ControlNet's control image, if the editor stored one. Of items with several
-    images, ``original`` and ``perturbed`` are those that differ, ``others`` the rest, and ``place``
-    names the former.
+    images, ``original`` and ``perturbed`` are those that differ, ``others`` the rest.
     """
 
-    name: str
-    question: str
-    options: tuple[Option, ...]
-    category: str
-    caption: str
-    verdict: str
+    pair: Pair
     original: Sequence[Thumbnail]
     perturbed: Sequence[Thumbnail]
     control: Thumbnail | None
     others: Sequence[Thumbnail]
-    place: str
     fell: tuple[str, ...]
     n_asked: int
     n_clean_fell: int
     n_clean_asked: int
     suspicion: Suspicion
+
+    @property
+    def name(self) -> str:
+        """The item's name."""
+        return self.pair.original.name
+
+    @property
+    def options(self) -> list[tuple[str, str]]:
+        """Each option, and the version in which it is right: "original", "perturbed" or ""."""
+        original, perturbed = self.pair.original, self.pair.perturbed
+        if original.options is None:
+            return [(original.answer_text, "original"), (perturbed.answer_text, "perturbed")]
+        versions = {original.answer: "original", perturbed.answer: "perturbed"}
+        return [(text, versions.get(at, "")) for at, text in enumerate(original.options)]
+
+    @property
+    def right(self) -> dict[str, str]:
+        """The right option of each version."""
+        return {version: text for text, version in self.options if version}
+
+    @property
+    def place(self) -> str:
+        """Which of several images differ, for people; empty if there is one."""
+        numbers = [str(at + 1) for at in self.pair.changed]
+        sides = (self.pair.original, self.pair.perturbed)
+        n_images = max(len(item.images) for item in sides)
+        images = f"image{'s' * (len(numbers) > 1)} {', '.join(numbers)} of {n_images}"
+        return images if self.others else ""
 
 
 @dataclass(frozen=True)
@@ -80,7 +93,8 @@ class Gallery:
     @property
     def categories(self) -> list[str]:
         """The categories, sorted."""
-        return sorted({card.category for card in self.cards if card.category})
+        categories = {card.pair.original.category for card in self.cards}
+        return sorted(categories - {""})
 
 
 def make_gallery(
@@ -167,51 +181,19 @@ def _card(
     thumbnails: tuple[list[Thumbnail], ...],
     suspicion: dict[str, Suspicion],
 ) -> Card:
-    original, perturbed, control, unchanged = thumbnails
-    fell, n_asked = _fallen(pair, gaps, clean=False)
-    clean_fell, n_clean_asked = _fallen(pair, gaps, clean=True)
+    item, (original, perturbed, controls, unchanged) = pair.original.id, thumbnails
+    changes = [(m, s.per_item[item]) for m, s in gaps if item in s.per_item]
+    fell = [model for model, change in changes if change < 0]
+    n_clean = sum(model.clean for model, _ in changes)
     return Card(
-        pair.original.name,
-        pair.original.question,
-        _options(pair.original, pair.perturbed),
-        pair.original.category,
-        pair.caption,
-        pair.verdict,
+        pair,
         original,
         perturbed,
-        control[0] if control else None,
+        controls[0] if controls else None,
         unchanged,
-        _place(pair) if unchanged else "",
-        tuple(fell),
-        n_asked,
-        len(clean_fell),
-        n_clean_asked,
-        suspicion[pair.original.id],
+        tuple(model.name for model in fell if not model.clean),
+        len(changes) - n_clean,
+        sum(model.clean for model in fell),
+        n_clean,
+        suspicion[item],
     )
-
-
-def _place(pair: Pair) -> str:
-    """Return which of several images differ, for people."""
-    numbers = [str(at + 1) for at in pair.changed]
-    n_images = max(len(item.images) for item in (pair.original, pair.perturbed))
-    return f"image{'s' * (len(numbers) > 1)} {', '.join(numbers)} of {n_images}"
-
-
-def _fallen(
-    pair: Pair, gaps: list[tuple[GridModel, Score]], *, clean: bool
-) -> tuple[list[str], int]:
-    """Return the models that went right → wrong on a pair, and how many answered it."""
-    item = pair.original.id
-    changes = [(m, s.per_item[item]) for m, s in gaps if m.clean == clean and item in s.per_item]
-    return [m.name for m, change in changes if change < 0], len(changes)
-
-
-def _options(original: Item, perturbed: Item) -> tuple[Option, ...]:
-    texts = original.options
-    if texts is None:
-        return (
-            Option(original.answer_text, "original"),
-            Option(perturbed.answer_text, "perturbed"),
-        )
-    versions = {original.answer: "original", perturbed.answer: "perturbed"}
-    return tuple(Option(text, versions.get(at, "")) for at, text in enumerate(texts))

@@ -125,7 +125,7 @@ def fallen_pairs(page: VerdictPage, max_pairs: int = N_EXAMPLES) -> Gallery:
 def markdown(page: VerdictPage, gallery: Gallery) -> str:
     """Return the verdict as Markdown."""
     texts = text_environment(_TEMPLATES)
-    texts.filters |= {"markdown": writers.markdown, "zip": zip}
+    texts.filters["markdown"] = writers.markdown
     return without_html(texts.get_template("verdict.md.jinja").render(_content(page, gallery)))
 
 
