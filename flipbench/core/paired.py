@@ -349,6 +349,19 @@ class Candidate:
         return self.choice.index if self.choice else 0
 
     @property
+    def caption_text(self) -> str:
+        """The text to redraw the image from.
+
+        Raises
+        ------
+        DataError
+            If there is no caption.
+        """
+        if self.caption is None:
+            raise DataError(f"{self.subject}: there is no caption; run 'flipbench generate' again")
+        return self.caption.text
+
+    @property
     def source(self) -> ImageRef:
         """The image to redraw.
 

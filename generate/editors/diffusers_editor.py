@@ -243,10 +243,8 @@ class DiffusersEditor:
         return _default_adapter(self.name, self._parameters)
 
     def _prepare(self, candidate: Candidate, seed: int, images: ImageStore) -> Prepared:
-        if candidate.caption is None or not candidate.item.images:
-            raise DataError(f"{candidate.subject}: no caption or no image to edit")
         prompt = self.spec.instruction.format(
-            caption=candidate.caption.text,
+            caption=candidate.caption_text,
             question=candidate.item.question,
             old_answer=candidate.item.answer_text,
             new_answer=candidate.flip.new_text if candidate.flip else "",

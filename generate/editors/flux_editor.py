@@ -271,14 +271,12 @@ class FluxControlNetEditor:
         return self._source.placed(type(pipeline)(**components, **dict.fromkeys(_TEXT_PARTS)))
 
     def _prepare(self, candidate: Candidate, seed: int, images: ImageStore) -> Prepared:
-        if candidate.caption is None or not candidate.item.images:
-            raise DataError(f"{candidate.subject}: no caption or no image to edit")
         source = images.open(candidate.source)
         plan = self.spec.sizes.plan(*source.size, self.factor, candidate.subject)
         control = self.spec.control(fit(source, plan))
         check_control(control, self.spec.control.settings, candidate.subject)
         ref = images.put_image(control, f"control image of {candidate.subject}")
-        task = Task(candidate.caption.text, control, seed)
+        task = Task(candidate.caption_text, control, seed)
         max_tokens = self.spec.settings.max_text_tokens
         text_read = unread_text(self._source.loaded, task.prompt, max_tokens, candidate.subject)
         return Prepared(plan, task, {"control": ref.model_dump(mode="json")} | text_read)

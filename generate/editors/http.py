@@ -23,7 +23,6 @@ from flipbench.config.kinds import Context
 from flipbench.config.trust import KeyPath, is_loopback
 from flipbench.core.errors import (
     ConfigError,
-    DataError,
     PrerequisiteError,
     ServiceError,
     result_or_error,
@@ -137,14 +136,12 @@ class HTTPEditor:
             return error
 
     def _draw(self, candidate: Candidate, seed: int, images: ImageStore) -> Drawing:
-        if candidate.caption is None or not candidate.item.images:
-            raise DataError(f"{candidate.subject}: no caption or no image to edit")
         source = images.open(candidate.source)
         plan = self.spec.sizes.plan(*source.size, self.spec.factor, candidate.subject)
         width, height = plan.run_size
         body = self.spec.arguments | {
             "image": base64.b64encode(png_bytes(fit(source, plan))).decode(),
-            "prompt": candidate.caption.text,
+            "prompt": candidate.caption_text,
             "seed": seed,
             "width": width,
             "height": height,

@@ -200,12 +200,10 @@ class ImagesAPIEditor:
             return list(pool.map(partial(self._redraw, images=images), candidates, seeds))
 
     def _redraw(self, candidate: Candidate, seed: int, images: ImageStore) -> Drawing | Exception:
-        if candidate.caption is None or not candidate.item.images:
-            return DataError(f"{candidate.subject}: no instruction or no image to edit")
-        source = candidate.source
         try:
+            source = candidate.source
             plan = self.spec.plan(source.width, source.height, candidate.subject)
-            body = self._ask(fit(images.open(source), plan), candidate.caption.text, plan, seed)
+            body = self._ask(fit(images.open(source), plan), candidate.caption_text, plan, seed)
             drawing = self._read(body)
             image = _restored(drawing, plan)
         except (DataError, ServiceError) as error:
