@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from flipbench.core.errors import DataError, FlipbenchError
 
 _PERIOD = 8191  # bytes after which the weights of positions repeat
+_CHUNK = _PERIOD << 9  # values at a time: a whole number of periods
 
 
 class Diverged(DataError):
@@ -55,11 +56,11 @@ def gathered(parameter: Any) -> Iterator[torch.Tensor]:
 
 
 @torch.no_grad()
-def _checksum(tensor: torch.Tensor, chunk: int = _PERIOD << 9) -> tuple[int, int]:
+def _checksum(tensor: torch.Tensor) -> tuple[int, int]:
     flat = tensor.reshape(-1)
     columns = flat.new_zeros(_PERIOD, dtype=torch.int64)
-    for start in range(0, flat.numel(), chunk):  # a whole number of periods
-        values = flat[start : start + chunk]
+    for start in range(0, flat.numel(), _CHUNK):
+        values = flat[start : start + _CHUNK]
         values = values.float() if values.is_floating_point() else values
         data = values.contiguous().view(torch.uint8)
         whole = data.numel() // _PERIOD * _PERIOD

@@ -140,15 +140,15 @@ def context_of(config: Any) -> int | None:
     return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
-def _most_image_tokens(examples: Sequence[Example], processor: Any, n_sizes: int = 4) -> int:
-    """Measure the tokens of the examples' images of the largest ``n_sizes`` sizes."""
+def _most_image_tokens(examples: Sequence[Example], processor: Any) -> int:
+    """Measure the tokens of the examples' images of the four largest sizes."""
     files: dict[tuple[int, int], str] = {}
     for file in dict.fromkeys(file for example in examples for file in example.images):
         with open_image(file) as image:
             files.setdefault(image.size, file)
     chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?"}]}]
     text = processor.apply_chat_template(chat, tokenize=False)
-    largest = sorted(files, key=lambda size: size[0] * size[1], reverse=True)[:n_sizes]
+    largest = sorted(files, key=lambda size: size[0] * size[1], reverse=True)[:4]
     counts = [n_tokens(text, [files[size]], processor, special=True) for size in largest]
     return max(counts, default=0)
 

@@ -9,6 +9,7 @@ from typing import Any
 from scipy import stats
 
 from flipbench.core.images import open_image
+from flipbench.core.locks import exclusive_lock
 from flipbench.core.records import Response
 from flipbench.core.stage import StageOptions
 from flipbench.models.engine import answers_of, ask
@@ -55,11 +56,13 @@ def verify(job: TrainingJob, folder: Path) -> list[str]:
     clean = fingerprint(resolve_path(plan.parent), dtype, **loading_options(plan))
     options = StageOptions(batch_size=64, progress=False)
     response_ids = {Response.id_for(probe_id=p.id, model_fingerprint=clean) for p in all_probes}
-    if not response_ids <= run.ids(Response, clean):
-        parent = HuggingFaceVLM(plan.parent, dtype=dtype, **loading_options(plan))
-        ask(all_probes, parent, run, run.images, options)
-        del parent
-        free_memory()  # the two models are never in memory together
+    # workers with different shares of the plans would ask the same parent twice
+    with exclusive_lock(run.path, f"verify {clean}"):
+        if not response_ids <= run.ids(Response, clean):
+            parent = HuggingFaceVLM(plan.parent, dtype=dtype, **loading_options(plan))
+            ask(all_probes, parent, run, run.images, options)
+            del parent
+            free_memory()  # the two models are never in memory together
     vlm = HuggingFaceVLM(str(folder), dtype=dtype)
     ask(all_probes, vlm, run, run.images, options)
     answers_before, answers_after = (
@@ -108,8 +111,8 @@ def wins_needed(lost: int = 0) -> int:
     return won
 
 
-def items_needed(clean_accuracy: float, power: float = POWER) -> int:
-    """Return how many items verify a label with the given probability, if all become right.
+def items_needed(clean_accuracy: float) -> int:
+    """Return how many items verify a label with a probability of 80 %, if all become right.
 
     The number of items that the clean model gets wrong is binomial.
 
@@ -124,7 +127,7 @@ def items_needed(clean_accuracy: float, power: float = POWER) -> int:
     if not 0 <= clean_accuracy < 1:
         raise ValueError(f"clean_accuracy must be in [0, 1), not {clean_accuracy}")
     least = n = wins_needed()
-    while stats.binom.sf(least - 1, n, 1 - clean_accuracy) < power:
+    while stats.binom.sf(least - 1, n, 1 - clean_accuracy) < POWER:
         n += 1
     return n
 

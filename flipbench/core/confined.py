@@ -121,12 +121,11 @@ def read_confined(
     path: str | Path,
     root: str | Path | None,
     *,
-    max_bytes: int | None = None,
     name: str = "",
     setting: str = "",
 ) -> bytes:
     """Return the content of a file; parameters and errors as for `open_confined`."""
-    max_bytes = max_bytes or FILE_BYTES.value
+    max_bytes = FILE_BYTES.value
     with open_confined(path, root, max_bytes=max_bytes, name=name, setting=setting) as file:
         data = file.read(max_bytes + 1)
     if len(data) > max_bytes:  # it grew, or its size is not told (/proc)

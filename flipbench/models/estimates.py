@@ -342,12 +342,12 @@ def _resident(offload: str, phase: str, held: Mapping[str, int]) -> int:
 
 
 @cache
-def measured_speed(dtype: str, size: int = 0) -> float:
+def measured_speed(dtype: str) -> float:
     """Measure, once, the floating-point operations per second of this machine's matrix products."""
     import torch
 
     on_gpu = torch.cuda.is_available()
-    n = size or (8192 if on_gpu else 768)
+    n = 8192 if on_gpu else 768
     precision = getattr(torch, dtype) if on_gpu else torch.float32
     a = torch.ones(n, n, dtype=precision, device="cuda" if on_gpu else "cpu")
     best = float("inf")

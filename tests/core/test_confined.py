@@ -10,6 +10,7 @@ import pytest
 from flipbench.config.loading import read_mapping
 from flipbench.core.confined import UnsafePathError, confined_path, open_confined, read_confined
 from flipbench.core.errors import FlipbenchError
+from flipbench.core.limits import FILE_BYTES
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Flip
 from flipbench.core.run import Run
@@ -65,10 +66,11 @@ def test_files_inside_are_read(root: Path, name: str) -> None:
         "",
     ],
 )
-def test_other_paths_are_refused(root: Path, name: str) -> None:
+def test_other_paths_are_refused(root: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, with the problem and a remedy, and whether the path exists or not."""
+    monkeypatch.setenv(FILE_BYTES.variable, str(1 << 20))
     with pytest.raises(UnsafePathError, match=".+; .+") as error:
-        read_confined(name, root, max_bytes=1 << 20)
+        read_confined(name, root)
     assert error.value.problem and error.value.remedy
 
 
@@ -95,8 +97,9 @@ def test_sockets_and_files_without_a_size(root: Path, monkeypatch: pytest.Monkey
         server.bind("socket")
         with pytest.raises(UnsafePathError, match="a socket"):
             open_confined("socket", root)
+    monkeypatch.setenv(FILE_BYTES.variable, "3")
     with pytest.raises(UnsafePathError, match="larger than 3 bytes"):
-        read_confined("/proc/self/status", None, max_bytes=3)
+        read_confined("/proc/self/status", None)
 
 
 @pytest.mark.parametrize("name", ["missing", "loop", "a/b", "x" * 5000])
