@@ -28,36 +28,33 @@ def parameters_of(detector: AnyDetector) -> dict[str, Any]:
 
 
 def with_parameters(
-    detector: AnyDetector, given: Mapping[str, Any], where: str = "parameters"
+    detector: AnyDetector, parameters: Mapping[str, Any], key: str = "parameters"
 ) -> AnyDetector:
-    """Return the detector with the ``given`` parameters.
+    """Return the detector with these parameters.
 
     Raises
     ------
     ConfigError
-        If a name or a value is not valid; the message starts with ``where``.
+        If a name or a value is not valid; the message starts with ``key``.
     """
-    known = parameters_of(detector)
+    defaults = parameters_of(detector)
     values = {}
-    for name, value in given.items():
-        if name not in known:
+    for name, value in parameters.items():
+        if name not in defaults:
             raise ConfigError(
-                f"{where}.{name}: {detector.about.name} has no such parameter; it has"
-                f" {', '.join(known)}{nearest(name, list(known))}"
+                f"{key}.{name}: {detector.about.name} has no such parameter; it has"
+                f" {', '.join(defaults)}{nearest(name, list(defaults))}"
             )
-        values[name] = _checked(type(known[name]), value, f"{where}.{name}")
-    if not values:
-        return detector
+        values[name] = _validated(type(defaults[name]), value, f"{key}.{name}")
     of_tests = {f.name for f in fields(Settings)} & values.keys() - _plain(detector).keys()
-    own = {name: value for name, value in values.items() if name not in of_tests}
+    changes = {name: value for name, value in values.items() if name not in of_tests}
     try:
         if of_tests:
             tests = {name: values[name] for name in of_tests}
-            own["settings"] = replace(vars(detector)["settings"], **tests)
-        changed: AnyDetector = replace(cast(Any, detector), **own)
-        return changed
+            changes["settings"] = replace(vars(detector)["settings"], **tests)
+        return cast(AnyDetector, replace(cast(Any, detector), **changes)) if values else detector
     except ValueError as error:
-        raise ConfigError(f"{where}: {error}") from error
+        raise ConfigError(f"{key}: {error}") from error
 
 
 def _plain(instance: Any) -> dict[str, Any]:
@@ -67,13 +64,13 @@ def _plain(instance: Any) -> dict[str, Any]:
     return {f.name: getattr(instance, f.name) for f in fields(instance) if hints[f.name] in _PLAIN}
 
 
-def _checked(kind: type, value: Any, where: str) -> Any:
-    expected: Any = {tuple: tuple[float, ...], type(None): int | None}.get(kind, kind)
+def _validated(kind: type, value: Any, key: str) -> Any:
+    field_type: Any = {tuple: tuple[float, ...], type(None): int | None}.get(kind, kind)
     try:
-        valid: Any = TypeAdapter(expected).validate_python(value)
+        valid: Any = TypeAdapter(field_type).validate_python(value)
     except ValidationError as error:
-        raise ConfigError(f"{where}: {value!r}: {error.errors()[0]['msg']}") from error
+        raise ConfigError(f"{key}: {value!r}: {error.errors()[0]['msg']}") from error
     numbers = valid if isinstance(valid, tuple) else (valid,)
     if kind is not bool and not (numbers and all(n is None or n > 0 for n in numbers)):
-        raise ConfigError(f"{where}: {value!r}: must be above 0")
+        raise ConfigError(f"{key}: {value!r}: must be above 0")
     return valid

@@ -22,54 +22,50 @@ DETECTORS: dict[str, AnyDetector] = {}
 """Every known detector by name, with default parameters."""
 
 
-def add_detector(cls: Any, where: str) -> str:
+def add_detector(cls: Any, origin: str) -> str:
     """Register a detector class under its name, and return the name.
-
-    Parameters
-    ----------
-    where : str
-        Source of the class, for messages.
 
     Raises
     ------
     ConfigError
-        If it is not a detector class, or another detector has its name.
+        If it is not a detector class, or another detector has its name; the message starts with
+        ``origin``.
     """
     try:
         detector = cls() if _is_detector(cls) else None
     except TypeError as error:
-        raise ConfigError(f"{where}: {cls.__name__} needs arguments ({error})") from error
-    if detector is None or not isinstance(getattr(detector, "about", None), About):
+        raise ConfigError(f"{origin}: {cls.__name__} needs arguments ({error})") from error
+    if detector is None or not isinstance(detector.about, About):
         raise ConfigError(
-            f"{where}: {cls!r} is not a detector: a class with 'about' (an About), 'probes', and"
+            f"{origin}: {cls!r} is not a detector: a class with 'about' (an About), 'probes', and"
             " 'score' or 'score_grid'"
         )
     name: str = detector.about.name
-    known = DETECTORS.setdefault(name, detector)
-    if type(known) is not cls:
+    registered = DETECTORS.setdefault(name, detector)
+    if type(registered) is not cls:
         raise ConfigError(
-            f"{where}: the detector {name!r} exists already ({import_path(known)}); choose another"
-            " name in 'about'"
+            f"{origin}: the detector {name!r} exists already ({import_path(registered)}); choose"
+            " another name in 'about'"
         )
     return name
 
 
-def names_of(detectors: Iterable[str], where: str) -> list[str]:
+def names_of(detectors: Iterable[str], key: str) -> list[str]:
     """Return the names of detectors given by name or by import path (``my_pkg.mod:MyDetector``).
 
     Raises
     ------
     ConfigError
-        If there is no such detector; the message starts with ``where``.
+        If there is no such detector; the message starts with ``key``.
     """
     names = []
-    for given in detectors:
-        if ":" in given:
-            names.append(add_detector(load_target(given, where), where))
-        elif given in DETECTORS:
-            names.append(given)
+    for name in detectors:
+        if ":" in name:
+            names.append(add_detector(load_target(name, key), key))
+        elif name in DETECTORS:
+            names.append(name)
         else:
-            raise ConfigError(f"{where}: no detector {given!r}{nearest(given, list(DETECTORS))}")
+            raise ConfigError(f"{key}: no detector {name!r}{nearest(name, list(DETECTORS))}")
     return names
 
 
@@ -106,23 +102,19 @@ def is_plug_in(name: str) -> bool:
 
 def markdown_table(names: Iterable[str]) -> str:
     """Return the table of docs/papers.md."""
-    header = ("method", "paper", "file", "access", "rules", "clean model", "evidence", "caveat")
-    rows = [(*header, "differs from the paper in"), ("---",) * (len(header) + 1)]
+    header = (
+        "method", "paper", "file", "access", "rules", "clean model", "evidence", "caveat",
+        "differs from the paper in",
+    )  # fmt: skip
+    rows = [header, ("---",) * len(header)]
     for name in names:
         about, module = DETECTORS[name].about, type(DETECTORS[name]).__module__
+        file = f"`{module.removeprefix('flipbench.').replace('.', '/')}.py`"
+        needs = ", ".join(sorted(about.needs))
         rows.append(
-            (
-                about.title,
-                about.paper,
-                f"`{module.removeprefix('flipbench.').replace('.', '/')}.py`",
-                ", ".join(sorted(about.needs)),
-                about.variant,
-                about.clean_model,
-                about.evidence or "–",
-                about.caveat or "–",
-                about.deviates_from_paper,
-            )
-        )
+            (about.title, about.paper, file, needs, about.variant, about.clean_model,
+             about.evidence or "–", about.caveat or "–", about.deviates_from_paper)
+        )  # fmt: skip
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

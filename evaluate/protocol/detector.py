@@ -73,8 +73,8 @@ class About:
     helpers : frozenset of str
         What a `HelpedDetector` needs for all its rules: other wordings of the benchmark's texts
         ("rewording"), a model that judges texts ("answer_judge").
-    not_in_detect : str
-        Why ``flipbench detect`` leaves it out; empty if it does not.
+    excluded_because : str
+        Why ``flipbench detect`` never runs it; empty if it does.
     catches, must_not_catch : tuple of str
         The kinds of contamination (`KINDS`) it is made for, the positive control, and those that
         it must not react to, the negative control.
@@ -102,7 +102,7 @@ class About:
     direction: str
     rule_titles: Mapping[str, str] = field(default_factory=dict)
     helpers: frozenset[Helper] = frozenset()
-    not_in_detect: str = ""
+    excluded_because: str = ""
     catches: tuple[Kind, ...] = ()
     must_not_catch: tuple[Kind, ...] = ()
     signal: str = ""

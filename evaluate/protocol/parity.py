@@ -37,8 +37,8 @@ class Parity:
         """Return the comparison as part of a sentence."""
         if not self.same.n:
             return f"not compared with transformers: both answered none of {self.n_asked} questions"
-        asked = f" of {self.n_asked} asked" if self.same.n < self.n_asked else ""
-        text = f"the same letter as transformers for {rate(self.same)}{asked}"
+        total = f" of {self.n_asked} asked" if self.same.n < self.n_asked else ""
+        text = f"the same letter as transformers for {rate(self.same)}{total}"
         if self.largest is None:
             return f"{text}; log-probabilities were not compared"
         of = f" ({self.n_scored} questions)" if self.n_scored < self.same.n else ""
@@ -51,20 +51,22 @@ def parity(probes: Sequence[Probe], served: Answers, local: Answers) -> Parity:
     >>> parity([], Answers("m", "1", {}), Answers("m", "2", {})).same.n
     0
     """
-    pairs = [
-        (there, here)
+    replies = [
+        (server_reply, local_reply)
         for probe in probes
-        if (there := served.to(probe)) is not None and (here := local.to(probe)) is not None
+        if (server_reply := served.to(probe)) is not None
+        and (local_reply := local.to(probe)) is not None
     ]
-    scored = [
-        (there.option_log_probs, here.option_log_probs)
-        for there, here in pairs
-        if there.option_log_probs and here.option_log_probs
+    differences = [
+        [abs(a - b) for a, b in zip(server.option_log_probs, weights.option_log_probs, strict=True)]
+        for server, weights in replies
+        if server.option_log_probs and weights.option_log_probs
     ]
-    differences = [abs(a - b) for both in scored for a, b in zip(*both, strict=True)]
     return Parity(
-        Rate.exact(sum(there.choice == here.choice for there, here in pairs), len(pairs)),
+        Rate.exact(
+            sum(server.choice == weights.choice for server, weights in replies), len(replies)
+        ),
         len(probes),
-        len(scored),
-        max(differences, default=None),
+        len(differences),
+        max((abs_difference for row in differences for abs_difference in row), default=None),
     )

@@ -88,11 +88,11 @@ def too_few_warning(n: int, alpha: float = ALPHA, *, two_sided: bool = False) ->
     >>> too_few_warning(4)
     'only 4 items were compared; fewer than 5 can never reach alpha = 0.05'
     """
-    needed = min_pairs(alpha, two_sided=two_sided)
-    if n >= needed:
+    minimum = min_pairs(alpha, two_sided=two_sided)
+    if n >= minimum:
         return None
     items = "item was" if n == 1 else "items were"
-    return f"only {n} {items} compared; fewer than {needed} can never reach alpha = {alpha:g}"
+    return f"only {n} {items} compared; fewer than {minimum} can never reach alpha = {alpha:g}"
 
 
 class Bands(NamedTuple):

@@ -73,7 +73,7 @@ _START = "Question:"
 """Every text starts with it, so that an item has the same tokens alone and in context."""
 
 
-class _Scored(NamedTuple):
+class _Text(NamedTuple):
     """A text to score: ``whole``, of which ``start`` (if any) is not part of the item."""
 
     whole: Probe
@@ -85,14 +85,13 @@ class _Scored(NamedTuple):
 
     def mean(self, answers: Answers) -> tuple[float, int] | None:
         """Return the item's mean log-probability per token and its tokens; None if unanswered."""
-        replies = [answers.to(probe) for probe in self.probes]
-        sums = [log_likelihood(answers, probe) for probe in self.probes]
-        value, n = 0.0, 0
-        for sign, reply, total in zip((1, -1), replies, sums, strict=False):
-            if reply is None or total is None or not reply.n_tokens:
+        total, n = 0.0, 0
+        for sign, probe in zip((1, -1), self.probes, strict=False):
+            reply, value = answers.to(probe), log_likelihood(answers, probe)
+            if reply is None or value is None or not reply.n_tokens:
                 return None
-            value, n = value + sign * total, n + sign * reply.n_tokens
-        return (value / n, n) if n > 0 else None
+            total, n = total + sign * value, n + sign * reply.n_tokens
+        return (total / n, n) if n > 0 else None
 
 
 @dataclass
@@ -133,20 +132,19 @@ class CoDeC:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules half and relative."""
-        missing = no_likelihood_warning(
-            self.about, answers, self.probes(benchmark, prompt_settings)
-        )
-        if not missing and len(benchmark.pairs) < 2:
-            missing = "a benchmark of one item has no other items to show"
+        probes = self.probes(benchmark, prompt_settings)
+        refusal = no_likelihood_warning(self.about, answers, probes)
+        if not refusal and len(benchmark.pairs) < 2:
+            refusal = "a benchmark of one item has no other items to show"
         scores = share_scores(
             self,
             benchmark,
             answers,
             reference,
-            partial(self._values, benchmark, prompt_settings),
+            partial(self._shares, benchmark, prompt_settings),
             rule="half",
             settings=self.settings,
-            refusal=missing,
+            refusal=refusal,
             details={"n_context": self.n_context, "n_draws": self.n_draws},
         )
         return list(scores)
@@ -154,49 +152,51 @@ class CoDeC:
     @cached_per_benchmark
     def _texts(
         self, benchmark: PairedBenchmark, prompt_settings: PromptSettings
-    ) -> dict[str, list[_Scored]]:
+    ) -> dict[str, list[_Text]]:
         """Return by item its text alone and in context, once per draw."""
         items = sorted(benchmark.originals, key=lambda item: item.id)
         index = {item.id: i for i, item in enumerate(items)}
-        contexts = {
-            item.id: [self._context(items, index[item.id], j) for j in range(self.n_draws)]
-            for item in benchmark.originals
-        }
         return {
-            item.id: [self._scored(item, prompt_settings, c) for c in ("", *contexts[item.id])]
+            item.id: [
+                self._text(item, prompt_settings, context)
+                for context in (
+                    "",
+                    *(self._context(items, index[item.id], j) for j in range(self.n_draws)),
+                )
+            ]
             for item in benchmark.originals
         }
 
-    def _context(self, items: list[Item], own: int, draw: int) -> str:
+    def _context(self, items: list[Item], index: int, draw: int) -> str:
         """Return other items drawn from (seed, item id), independent of the benchmark's order."""
-        rng = generator(self.settings.seed, items[own].id, f"codec-{draw}")
-        n = min(self.n_context, len(items) - 1)
-        chosen = rng.permutation(len(items) - 1)[:n]
+        rng = generator(self.settings.seed, items[index].id, f"codec-{draw}")
+        order = rng.permutation(len(items) - 1)[: self.n_context].tolist()
         start = f"{_START} " if self.scored == "text" else ""
-        return "\n\n".join(f"{start}{item_text(items[i + (i >= own)])}" for i in chosen.tolist())
+        return "\n\n".join(f"{start}{item_text(items[i + (i >= index)])}" for i in order)
 
-    def _scored(self, item: Item, prompt_settings: PromptSettings, context: str) -> _Scored:
+    def _text(self, item: Item, prompt_settings: PromptSettings, context: str) -> _Text:
         variant = "in context" if context else "alone"
         if self.scored == "answer":
-            return _Scored(answer_probe(item, prompt_settings, variant, context))
+            return _Text(answer_probe(item, prompt_settings, variant, context))
         if self.scored == "item":
-            return _Scored(text_probe(item.id, variant, item_text(item), context))
+            return _Text(text_probe(item.id, variant, item_text(item), context))
         start = f"{context}\n\n{_START}" if context else _START
-        return _Scored(
+        return _Text(
             text_probe(item.id, variant, f"{start} {item_text(item)}"),
             text_probe(item.id, f"start, {variant}", start),
         )
 
-    def _values(
+    def _shares(
         self, benchmark: PairedBenchmark, prompt_settings: PromptSettings, answers: Answers
     ) -> dict[str, float]:
         """Return the share of draws in which each item became less likely."""
         shares = {}
         for item_id, texts in self._texts(benchmark, prompt_settings).items():
-            alone, *in_context = (text.mean(answers) for text in texts)
-            known = [after[0] for after in in_context if after and alone and after[1] == alone[1]]
-            if alone and known:
-                shares[item_id] = share_below([alone[0]] * len(known), known)
+            baseline, *in_context = (text.mean(answers) for text in texts)
+            if baseline:
+                means = [mean[0] for mean in in_context if mean and mean[1] == baseline[1]]
+                if means:
+                    shares[item_id] = share_below([baseline[0]] * len(means), means)
         return shares
 
 
@@ -214,11 +214,11 @@ class CoDeCAnswers(CoDeC):
     about = ANSWERS
 
 
-def share_below(alone: list[float], in_context: list[float]) -> float:
+def share_below(baselines: list[float], in_context: list[float]) -> float:
     """Return the share of values that are strictly lower in context.
 
     >>> round(share_below([-2.0, -1.5, -3.0], [-1.8, -1.9, -2.5]), 4)
     0.3333
     """
-    fell = [after < before for before, after in zip(alone, in_context, strict=True)]
+    fell = [value < baseline for baseline, value in zip(baselines, in_context, strict=True)]
     return sum(fell) / len(fell)

@@ -163,27 +163,29 @@ class MinK:
     ) -> list[Score]:
         """Return the scores of rules min_k and min_k_plus_plus."""
         pairs = self._probe_pairs(benchmark)
-        missing = no_likelihood_warning(
+        refusal = no_likelihood_warning(
             self.about, answers, self.probes(benchmark, prompt_settings)
         )
         left_out = _left_out([tuple(map(answers.to, pair)) for pair in pairs])
         notes = [
-            f"{n} of {len(pairs)} items are left out: {why}" for why, n in left_out.items() if n
+            f"{n} of {len(pairs)} items are left out: {reason}"
+            for reason, n in left_out.items()
+            if n
         ]
         scores: list[Score] = []
         for rule, membership in self._memberships().items():
-            read = partial(original_wins, benchmark, pairs, membership)
-            unreadable = "" if read(answers) else "; ".join(notes or [_no_statistics(answers)])
+            wins = partial(original_wins, benchmark, pairs, membership)
+            unreadable = "" if wins(answers) else "; ".join(notes or [_no_statistics(answers)])
             _, relative = share_scores(
                 self,
                 benchmark,
                 answers,
                 reference,
-                read,
+                wins,
                 rule="half",
                 relative_rule=rule,
                 settings=self.settings,
-                refusal=missing or unreadable,
+                refusal=refusal or unreadable,
                 n_left_out=sum(left_out.values()),
                 notes=notes,
                 details={"fraction": self.fraction},

@@ -14,6 +14,7 @@ from flipbench.prompting.prompts import PromptSettings
 
 from ...protocol import rules
 from ...protocol.detector import About, Answers, cached_per_benchmark
+from ...protocol.rules import Verdict
 from ...scoring.conditions import Settings
 from ...scoring.likelihood import (
     answer_probe,
@@ -92,28 +93,28 @@ class OrderTrendDetector:
         rule: str,
     ) -> tuple[OrderTrend | None, dict[str, float]]:
         measure = log_likelihood if rule == "paper" else mean_log_prob
+        probes = self.probes(benchmark, prompt_settings)
         values = {
             item.id: value
-            for item, probe in zip(
-                benchmark.originals, self.probes(benchmark, prompt_settings), strict=True
-            )
+            for item, probe in zip(benchmark.originals, probes, strict=True)
             if (value := measure(answers, probe)) is not None
         }
-        if len(values) < MIN_ITEMS:
-            return None, values
         items = [item for item in benchmark.originals if item.id in values]
-        categories = [item.category for item in items]
-        strata = None if rule == "paper" or len(set(categories)) < 2 else categories
-        tested, clusters = np.array(list(values.values())), [cluster_of(item) for item in items]
-        if rule != "paper" and len(set(clusters)) < len(items):
-            if len(set(clusters)) < MIN_ITEMS:
-                return None, values
-            tested, strata = cluster_values(tested, clusters, strata=strata), None
+        clusters = [cluster_of(item) for item in items]
+        log_probs, strata = np.array(list(values.values())), None
+        n_independent = len(items)
+        if rule != "paper":
+            categories = [item.category for item in items]
+            strata = categories if len(set(categories)) > 1 else None
+            n_independent = len(set(clusters))
+        if n_independent < MIN_ITEMS:
+            return None, values
+        if n_independent < len(items):
+            log_probs, strata = cluster_values(log_probs, clusters, strata=strata), None
         rng = generator(self.settings.seed, answers.model, f"order-trend-{rule}")
-        test = order_trend_test(
-            tested, rng, strata=strata, n_permutations=self.settings.n_permutations
-        )
-        return test, values
+        n_permutations = self.settings.n_permutations
+        trend = order_trend_test(log_probs, rng, strata=strata, n_permutations=n_permutations)
+        return trend, values
 
     def _score(
         self,
@@ -124,10 +125,11 @@ class OrderTrendDetector:
         reference: Answers | None,
     ) -> Score:
         n_all = len(benchmark.pairs)
-        missing = no_likelihood_warning(
+        refusal = no_likelihood_warning(
             self.about, answers, self.probes(benchmark, prompt_settings)
         )
-        test, values = self._trend(benchmark, prompt_settings, answers, rule)
+        trend, values = self._trend(benchmark, prompt_settings, answers, rule)
+        n = len(values)
         score = partial(
             make_score,
             self.about.name,
@@ -138,63 +140,60 @@ class OrderTrendDetector:
             reference_answers=reference,
             direction="falls",
             unit="correlation",
-            n=len(values),
-            n_dropped=n_all - len(values),
+            n=n,
+            n_dropped=n_all - n,
             per_item=values,
         )
-        if missing:
-            return score(verdict="not_applicable", warnings=[missing])
-        warnings = [*dropped_warning(n_all - len(values), n_all)]
+        if refusal:
+            return score(verdict="not_applicable", warnings=[refusal])
+        warnings = [*dropped_warning(n_all - n, n_all)]
         n_clusters = len({cluster_of(i) for i in benchmark.originals if i.id in values})
-        if n_clusters < len(values):
-            tested = "takes the items as independent, which they are not"
+        if n_clusters < n:
+            independent = "takes the items as independent, which they are not"
             if rule != "paper":
-                tested = "treats each image or group, not each item, as independent"
+                independent = "treats each image or group, not each item, as independent"
             warnings.append(
-                f"{len(values)} items share {n_clusters} images or groups: the test {tested}"
+                f"{n} items share {n_clusters} images or groups: the test {independent}"
             )
-        if test is None:
+        if trend is None:
             warnings.append(
-                f"only {len(values)} items, of {n_clusters} images or groups, have a likelihood; a"
-                f" trend needs {MIN_ITEMS}"
+                f"only {n} items, of {n_clusters} images or groups, have a likelihood; a trend"
+                f" needs {MIN_ITEMS}"
             )
             return score(verdict="inconclusive", warnings=warnings)
-        verdict = rules.significant(test.p_falls, self.settings.alpha)
-        other = self._trend(benchmark, prompt_settings, reference, rule)[0] if reference else None
+        verdict: Verdict = "inconclusive"
+        lacks_reference, reason = False, ""
         result: ReferenceResult | None = None
-        lacks_reference = rule == "controlled" and reference is None
-        reason = "no reference" if lacks_reference else ""
         if rule == "paper":
-            verdict = "contaminated" if test.p_falls < PAPER_ALPHA else "not_detected"
+            verdict = "contaminated" if trend.p_falls < PAPER_ALPHA else "not_detected"
         elif reference is None:
-            verdict = "inconclusive"
+            lacks_reference, reason = True, "no reference"
             warnings.append(no_reference_warning(rule, answers) + NO_REFERENCE)
-        elif other is None:
-            verdict = "inconclusive"
+        elif (clean := self._trend(benchmark, prompt_settings, reference, rule)[0]) is None:
             warnings.append("the reference model has too few likelihoods for a trend")
         else:
+            verdict = rules.significant(trend.p_falls, self.settings.alpha)
             result = ReferenceResult(
-                model=reference.model, statistic=other.rho, p_value=other.p_falls, n=other.n
+                model=reference.model, statistic=clean.rho, p_value=clean.p_falls, n=clean.n
             )
-            if verdict == "contaminated" and other.p_falls <= self.settings.alpha:
-                verdict = "inconclusive"
-                reason = "the reference shows the trend too"
+            if verdict == "contaminated" and clean.p_falls <= self.settings.alpha:
+                verdict, reason = "inconclusive", "the reference shows the trend too"
                 warnings.append(
                     "false alarm suspected: the reference model shows the same trend"
-                    f" (rho {other.rho:.3f}, p {other.p_falls:.4f}), so it is in the file"
+                    f" (rho {clean.rho:.3f}, p {clean.p_falls:.4f}), so it is in the file"
                 )
         return score(
             verdict=verdict,
             reason=reason,
-            statistic=test.rho,
-            p_value=test.p_falls,
+            statistic=trend.rho,
+            p_value=trend.p_falls,
             reference=result,
             lacks_reference=lacks_reference,
             details={
-                "p_two_sided": test.p_two_sided,
-                "lag1": test.lag1,
-                "p_lag1": test.p_lag1,
-                "n_permutations": test.n_permutations,
+                "p_two_sided": trend.p_two_sided,
+                "lag1": trend.lag1,
+                "p_lag1": trend.p_lag1,
+                "n_permutations": trend.n_permutations,
             },
             warnings=warnings,
         )

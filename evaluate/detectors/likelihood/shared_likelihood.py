@@ -160,12 +160,12 @@ class SharedLikelihood:
         reference: Answers | None = None,
     ) -> list[Score]:
         """Return the scores of rules sharded, permutation and relative."""
-        own = self._measure(benchmark, answers)
-        other = None if reference is None else self._measure(benchmark, reference)
+        likelihoods = self._measure(benchmark, answers)
+        reference_likelihoods = None if reference is None else self._measure(benchmark, reference)
         return [
-            self._score(benchmark, "sharded", own),
-            self._score(benchmark, "permutation", own),
-            self._score(benchmark, "relative", own, other),
+            self._score(benchmark, "sharded", likelihoods),
+            self._score(benchmark, "permutation", likelihoods),
+            self._score(benchmark, "relative", likelihoods, reference_likelihoods),
         ]
 
     @cached_per_benchmark
@@ -183,9 +183,9 @@ class SharedLikelihood:
             probes.append([text_probe(label, f"order-{j}", text) for j, text in enumerate(texts)])
         return probes
 
-    def _measure(self, benchmark: PairedBenchmark, answers: Answers) -> _Measured:
+    def _measure(self, benchmark: PairedBenchmark, answers: Answers) -> _Likelihoods:
         orders = self._orders(benchmark)
-        missing = no_likelihood_warning(
+        refusal = no_likelihood_warning(
             self.about, answers, [probe for shard in orders for probe in shard]
         )
         shards, n_items = [], 0
@@ -193,56 +193,58 @@ class SharedLikelihood:
             orders, shards_of(benchmark.originals, self.n_shards), strict=True
         ):
             values = [log_likelihood(answers, probe) for probe in probes]
-            known = [value for value in values[1:] if value is not None]
-            if values[0] is not None and known:
-                shards.append(np.array([values[0], *known]))
+            shuffled = [value for value in values[1:] if value is not None]
+            if values[0] is not None and shuffled:
+                shards.append(np.array([values[0], *shuffled]))
                 n_items += len(items)
         if len(shards) < 2:
-            return _Measured(answers, shards, n_items, None, 1.0, missing)
+            return _Likelihoods(answers, shards, n_items, None, 1.0, refusal)
         differences = [float(shard[0] - shard[1:].mean()) for shard in shards]
         rng = generator(self.settings.seed, answers.model, "shared-likelihood")
         p = shard_permutation_p(shards, rng, self.settings.n_permutations)
         test = sharded_test(differences, 1 / (self.n_orders + 1))
-        return _Measured(answers, shards, n_items, test, p, missing)
+        return _Likelihoods(answers, shards, n_items, test, p, refusal)
 
     def _score(
         self,
         benchmark: PairedBenchmark,
         rule: str,
-        own: _Measured,
-        other: _Measured | None = None,
+        likelihoods: _Likelihoods,
+        clean: _Likelihoods | None = None,
     ) -> Score:
-        n_dropped = len(benchmark.pairs) - own.n_items
+        n_dropped = len(benchmark.pairs) - likelihoods.n_items
         score = partial(
             make_score,
             self.about.name,
             benchmark,
-            own.answers,
+            likelihoods.answers,
             rule,
             self.settings,
-            reference_answers=other.answers if other else None,
+            reference_answers=clean.answers if clean else None,
             direction="rises",
             unit="nats per shard",
-            n=own.n_items,
+            n=likelihoods.n_items,
             n_dropped=n_dropped,
         )
-        if own.missing:
-            return score(verdict="not_applicable", warnings=[own.missing])
-        test, warnings = own.test, _notes(benchmark.originals)
-        p = None if test is None else own.p_permutation if rule == "permutation" else test.p_value
+        if likelihoods.refusal:
+            return score(verdict="not_applicable", warnings=[likelihoods.refusal])
+        test, warnings = likelihoods.test, _notes(benchmark.originals)
+        p = test.p_value if test else None
+        if test and rule == "permutation":
+            p = likelihoods.p_permutation
         verdict: Verdict = "inconclusive"
-        lacks_reference = rule == "relative" and other is None
+        lacks_reference = rule == "relative" and clean is None
         details: JsonDict = {}
         result: ReferenceResult | None = None
         if lacks_reference:
             verdict, p = "not_applicable", None
-            warnings.append(no_reference_warning(rule, own.answers))
-        elif p is None or (other is not None and other.test is None):
+            warnings.append(no_reference_warning(rule, likelihoods.answers))
+        elif p is None or (clean is not None and clean.test is None):
             warnings.append("fewer than 2 shards have a likelihood in release order and shuffled")
-        elif other is not None and other.test is not None:
-            verdict = rules.beyond(p, other.test.p_value)
-            result = ReferenceResult(model=other.answers.model, p_value=other.test.p_value)
-            details["n_shards_of_reference"] = other.test.n_shards
+        elif clean is not None and clean.test is not None:
+            verdict = rules.beyond(p, clean.test.p_value)
+            result = ReferenceResult(model=clean.answers.model, p_value=clean.test.p_value)
+            details["n_shards_of_reference"] = clean.test.n_shards
         else:
             verdict = rules.significant(p, self.settings.alpha)
         if n_dropped:
@@ -256,8 +258,8 @@ class SharedLikelihood:
             "ddof": 1,
             "p_ddof1": test.p_value,
             "p_ddof0": test.p_ddof0,
-            "p_permutation": own.p_permutation,
-            "k_shards_above_0": sum(bool(s[0] > s[1:].mean()) for s in own.shards),
+            "p_permutation": likelihoods.p_permutation,
+            "k_shards_above_0": sum(bool(s[0] > s[1:].mean()) for s in likelihoods.shards),
         }
         return score(
             verdict=verdict,
@@ -272,7 +274,7 @@ class SharedLikelihood:
 
 
 @dataclass(frozen=True)
-class _Measured:
+class _Likelihoods:
     """Log-likelihoods by shard, the two tests of them, and what the model lacks."""
 
     answers: Answers
@@ -280,7 +282,7 @@ class _Measured:
     n_items: int
     test: ShardedTest | None
     p_permutation: float
-    missing: str
+    refusal: str
 
 
 def shards_of(items: Sequence[Item], n_shards: int) -> list[list[Item]]:

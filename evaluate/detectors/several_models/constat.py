@@ -115,24 +115,24 @@ def constat(
     ValueError
         If shapes do not match, or there are fewer than 3 models or no items.
     """
-    own, others = np.asarray(target, dtype=float), np.asarray(models, dtype=float)
-    if own.ndim != 2 or others.ndim != 3 or others.shape[1:] != own.shape or own.shape[0] != 2:
-        raise ValueError(f"shapes must be (2, N) and (M, 2, N), not {own.shape}, {others.shape}")
-    n_models, _, n = others.shape
+    y, references = np.asarray(target, dtype=float), np.asarray(models, dtype=float)
+    if y.ndim != 2 or references.ndim != 3 or references.shape[1:] != y.shape or len(y) != 2:
+        raise ValueError(f"shapes must be (2, N) and (M, 2, N), not {y.shape}, {references.shape}")
+    n_models, _, n = references.shape
     if n_models < MIN_MODELS or n == 0:
         raise ValueError(f"needs items and {MIN_MODELS} reference models, got {n}, {n_models}")
-    every = np.concatenate([own[None], others]).reshape(-1, n)
+    rows = np.concatenate([y[None], references]).reshape(-1, n)
     names = list(range(n)) if clusters is None else list(clusters)
     _, index = np.unique(np.asarray(names), return_inverse=True)
     sizes = np.bincount(index).astype(float)
-    totals = np.stack([np.bincount(index, weights=row) for row in every])
-    drawn = rng.multinomial(len(sizes), np.full(len(sizes), 1 / len(sizes)), size=n_bootstrap)
-    means = ((drawn @ totals.T) / (drawn @ sizes)[:, None]).reshape(n_bootstrap, -1, 2)
+    totals = np.stack([np.bincount(index, weights=row) for row in rows])
+    draws = rng.multinomial(len(sizes), np.full(len(sizes), 1 / len(sizes)), size=n_bootstrap)
+    means = ((draws @ totals.T) / (draws @ sizes)[:, None]).reshape(n_bootstrap, -1, 2)
     picks = 1 + rng.integers(n_models, size=(n_bootstrap, n_models))
     deltas = np.array(
         [_delta(row, pick, chance)[0] for row, pick in zip(means, picks, strict=True)]
     )
-    accuracies = every.mean(1).reshape(-1, 2)
+    accuracies = rows.mean(1).reshape(-1, 2)
     delta, expected = _delta(accuracies, np.arange(1, n_models + 1), chance)
     low, high = np.quantile(deltas, [0.5 - level / 2, 0.5 + level / 2])
     return ConStatResult(
@@ -149,8 +149,8 @@ def _delta(
     accuracies: Array, models: NDArray[np.int64], chance: tuple[float, float]
 ) -> tuple[float, float]:
     """Return (delta, expected) of model 0, from accuracies of shape (1 + M, 2)."""
-    chosen = accuracies[models]
-    expected = difficulty_curve(chosen[:, 0], chosen[:, 1], float(accuracies[0, 0]), chance)
+    references = accuracies[models]
+    expected = difficulty_curve(references[:, 0], references[:, 1], float(accuracies[0, 0]), chance)
     return float(accuracies[0, 1]) - expected, expected
 
 
@@ -190,17 +190,17 @@ class ConStat:
         grid: Sequence[GridModel],
         outcomes: Mapping[str, Outcomes],
     ) -> Score:
-        others = [m for m in grid if m.clean and m.fingerprint != model.fingerprint]
-        rows = [outcomes[m.fingerprint] for m in (model, *others)]
+        references = [m for m in grid if m.clean and m.fingerprint != model.fingerprint]
+        rows = [outcomes[m.fingerprint] for m in (model, *references)]
         keep = [i for i in range(len(pairs)) if all(None not in row[i] for row in rows)]
         values = np.array([[[bool(row[i][side]) for i in keep] for side in (0, 1)] for row in rows])
         verdict: Verdict = "not_applicable"
-        warnings, reason, result = _cautions(others), "", None
-        if len(others) < MIN_MODELS:
-            reason = f"{len(others)} of {MIN_MODELS} clean references"
+        warnings, reason, result = _cautions(references), "", None
+        if len(references) < MIN_MODELS:
+            reason = f"{len(references)} of {MIN_MODELS} clean references"
             warnings = [
                 f"constat needs at least {MIN_MODELS} clean reference models besides"
-                f" {model.name}, and {len(others)} were given"
+                f" {model.name}, and {len(references)} were given"
             ]
         elif not pairs:
             reason = "no options"
@@ -245,7 +245,7 @@ class ConStat:
             },
             details={
                 "expected": result.expected if result else None,
-                "references": [m.name for m in others],
+                "references": [m.name for m in references],
             },
             warnings=warnings,
         )

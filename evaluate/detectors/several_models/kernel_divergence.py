@@ -40,8 +40,8 @@ ABOUT = About(
     default_rule="relative",
     needs=frozenset({"hidden_states"}),
     direction="fine-tuning on the items moves their embeddings less than the clean model's",
-    not_in_detect="it compares the model before and after training on the items; detect only asks"
-    " questions",
+    excluded_because="it compares the model before and after training on the items; detect only"
+    " asks questions",
     catches=("letters", "answer texts"),
     must_not_catch=("image-caption",),
     evidence="published",
@@ -51,13 +51,13 @@ ABOUT = About(
 
 
 def kernel_divergence(
-    before: ArrayLike, after: ArrayLike, gammas: tuple[float, float] | None = None
+    embeddings: ArrayLike, tuned_embeddings: ArrayLike, gammas: tuple[float, float] | None = None
 ) -> float:
     """Return the kernel divergence score S <= 0; closer to 0 is more contaminated.
 
     Parameters
     ----------
-    before, after : array_like, shape (N, d)
+    embeddings, tuned_embeddings : array_like, shape (N, d)
         Embeddings of the same items before and after one epoch of fine-tuning on them.
     gammas : (float, float), optional
         Parameters of the two kernels exp(-gamma distance^2); by default 1 / median distance of
@@ -79,7 +79,7 @@ def kernel_divergence(
     ValueError
         If shapes do not match, there are fewer than 2 items, or most embeddings are equal.
     """
-    states = [np.asarray(side, dtype=float) for side in (before, after)]
+    states = [np.asarray(side, dtype=float) for side in (embeddings, tuned_embeddings)]
     shapes = [z.shape for z in states]
     if {len(shape) for shape in shapes} != {2} or shapes[0][0] != shapes[1][0] or shapes[0][0] < 2:
         raise ValueError(f"needs embeddings of the same 2 or more items: {shapes[0]}, {shapes[1]}")
@@ -139,15 +139,15 @@ def compare_divergences(
     ValueError
         If a fold would have fewer than 2 items, or most embeddings are equal.
     """
-    every = [z for moves in (model, reference) for move in moves for z in move]
-    keep = np.flatnonzero(~np.any([np.isnan(z).any(1) for z in every], axis=0))
+    embeddings = [z for moves in (model, reference) for move in moves for z in move]
+    keep = np.flatnonzero(~np.any([np.isnan(z).any(1) for z in embeddings], axis=0))
     size = len(keep) // n_folds
     if size < 2:
         raise ValueError(f"{len(keep)} embedded items are too few for {n_folds} folds of 2 or more")
     folds = rng.permutation(keep)[: size * n_folds].reshape(n_folds, size)
     model_scores, reference_scores = (
         tuple(
-            float(np.mean([kernel_divergence(before[f], after[f]) for before, after in moves]))
+            float(np.mean([kernel_divergence(z[f], tuned_z[f]) for z, tuned_z in moves]))
             for f in folds
         )
         for moves in (model, reference)
@@ -225,13 +225,12 @@ class KernelDivergence:
         grid: Sequence[GridModel],
         states: Mapping[str, Array],
     ) -> Score:
-        clean, after = reference_of(model, grid), fine_tuned(model, grid)
-        clean_after = fine_tuned(clean, grid) if clean else []
-        shared = {m.strategy for m in after} & {m.strategy for m in clean_after}
-        after, clean_after = (
-            [m for m in models if m.strategy in shared] for models in (after, clean_after)
-        )
-        reason, warning = _reason_and_warning(model, clean, after)
+        clean, tuned = reference_of(model, grid), fine_tuned(model, grid)
+        clean_tuned = fine_tuned(clean, grid) if clean else []
+        shared = {m.strategy for m in tuned} & {m.strategy for m in clean_tuned}
+        tuned = [m for m in tuned if m.strategy in shared]
+        clean_tuned = [m for m in clean_tuned if m.strategy in shared]
+        reason, warning = _reason_and_warning(model, clean, tuned)
         score = partial(
             make_score,
             self.about.name,
@@ -243,12 +242,12 @@ class KernelDivergence:
             unit="divergence",
             reason=reason,
         )
-        details: JsonDict = {"after": [m.name for m in after]}
+        details: JsonDict = {"after": [m.name for m in tuned]}
         if clean is None or reason:
             return score(verdict="not_applicable", details=details, warnings=[warning])
         moves = [
-            [(states[before.fingerprint], states[m.fingerprint]) for m in trained]
-            for before, trained in ((model, after), (clean, clean_after))
+            [(states[start.fingerprint], states[m.fingerprint]) for m in models]
+            for start, models in ((model, tuned), (clean, clean_tuned))
         ]
         rng = generator(self.settings.seed, benchmark.id, "folds of items")
         try:
@@ -293,7 +292,7 @@ def _embeddings(answers: Answers, probes: Sequence[Probe]) -> Array:
 
 
 def _reason_and_warning(
-    model: GridModel, clean: GridModel | None, after: Sequence[GridModel]
+    model: GridModel, clean: GridModel | None, tuned: Sequence[GridModel]
 ) -> tuple[str, str]:
     """Return why a model has no score, in a few words and in a sentence; empty if it has one."""
     if clean is None:
@@ -303,7 +302,7 @@ def _reason_and_warning(
             else f"kernel divergence compares with the clean model that {model.name} was trained"
             " from, which is not in the grid"
         )
-    if not after:
+    if not tuned:
         return "no standard fine-tune", (
             f"kernel divergence compares {model.name} with {clean.name}, each after the same"
             " fine-tuning on the items: list both under models and contaminate them by one strategy"

@@ -216,8 +216,8 @@ def prepare_detection(
         about = DETECTORS[name].about
         if sequential and name not in (GAP, *readings):
             not_run[name] = "with --sequential only the gap's questions are asked"
-        elif about.not_in_detect:
-            not_run[name] = about.not_in_detect
+        elif about.excluded_because:
+            not_run[name] = about.excluded_because
         elif about.on_request and name not in requested:
             not_run[name] = about.on_request
         elif lacking := needs_when(about, prompt_settings) - subject.can:
