@@ -32,17 +32,17 @@ def wrong_answers(items: pd.DataFrame) -> pd.DataFrame:
     text_columns = items.select_dtypes("category").columns
     items = items[items["condition"] == "as made"].astype(dict.fromkeys(text_columns, str))
     originals, redrawn = items[items["original_right"]], items[items["perturbed_right"]]
-    old = originals.groupby(ITEM)["original_choice"].first().rename("old")
-    new = redrawn.groupby(ITEM)["perturbed_choice"].first().rename("new")
-    wrong = items[~items["perturbed_right"] & (items["n_options"] > 2)]
-    wrong = wrong[wrong["perturbed_choice"] >= 0]
-    return wrong.join(old, on=ITEM).join(new, on=ITEM)
+    old_choices = originals.groupby(ITEM)["original_choice"].first().rename("old")
+    new_choices = redrawn.groupby(ITEM)["perturbed_choice"].first().rename("new")
+    answers = items[~items["perturbed_right"] & (items["n_options"] > 2)]
+    answers = answers[answers["perturbed_choice"] >= 0]
+    return answers.join(old_choices, on=ITEM).join(new_choices, on=ITEM)
 
 
-def p_values(wrong: pd.DataFrame) -> pd.DataFrame:
+def p_values(wrong_answers: pd.DataFrame) -> pd.DataFrame:
     """Return both p-values of each model, and how many answers they rest on."""
     rows = []
-    for model, answers in wrong.groupby(MODEL):
+    for model, answers in wrong_answers.groupby(MODEL):
         chances = (1 / (answers["n_options"] - 1)).tolist()
         readable = answers.dropna(subset=["old", "new"])
         columns = ["old", "new", "perturbed_choice", "n_options"]
@@ -57,10 +57,10 @@ def main() -> None:
     """Print how many models of each arm both tests flag."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=Path("docs/results/population"))
-    wrong = wrong_answers(pd.read_parquet(parser.parse_args().folder / "items.parquet"))
-    models = p_values(wrong)
+    answers = wrong_answers(pd.read_parquet(parser.parse_args().folder / "items.parquet"))
+    models = p_values(answers)
     share = models["n_read"].sum() / models["n"].sum()
-    print(f"{len(models)} models; letters known of {100 * share:.0f} % of {len(wrong):,} answers")
+    print(f"{len(models)} models; letters known of {100 * share:.0f} % of {len(answers):,} answers")
     letters = models[models["kind"] == "letters"].assign(arm=lambda rows: rows["arm"] + ", letters")
     for arm, rows in pd.concat([models, letters]).groupby("arm"):
         for test in ("study", "today"):

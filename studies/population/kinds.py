@@ -60,8 +60,8 @@ def overview(results: Results) -> Table:
     for rule in results.default_rules:
         power = flagged(results.of(rule, CONTAMINATED))
         alarms = [flagged(results.of(rule, arm), exact=True) for arm in (CLEAN, CONTROL)]
-        found = separated(results, rule)
-        auroc = estimate_cell(found.auroc, found.interval, 2) if found else NOTHING
+        separation = separated(results, rule)
+        auroc = estimate_cell(separation.auroc, separation.interval, 2) if separation else NOTHING
         clean = Cell("yes" if rule.needs_clean_model else "no")
         rows.append(
             (power, Row(rule.title, (rate_cell(power), *map(rate_cell, alarms), auroc, clean)))
@@ -92,11 +92,11 @@ def controls(results: Results) -> Table | None:
     rows = []
     for rule in results.default_rules:
         made_for = DETECTORS[rule.detector].about.catches
-        found = results.of(rule, CONTAMINATED)
-        found = found[found["shows"].isin(list(KINDS))]
-        own = found["shows"].isin(list(made_for))
-        cells = (Cell(", ".join(made_for)), rate_cell(flagged(found[own])))
-        rows.append(Row(rule.title, (*cells, rate_cell(flagged(found[~own])))))
+        scores = results.of(rule, CONTAMINATED)
+        scores = scores[scores["shows"].isin(list(KINDS))]
+        is_target = scores["shows"].isin(list(made_for))
+        cells = (Cell(", ".join(made_for)), rate_cell(flagged(scores[is_target])))
+        rows.append(Row(rule.title, (*cells, rate_cell(flagged(scores[~is_target])))))
     return Table(
         "controls",
         "Positive controls: models whose training showed what the detector is made for. Negative"
@@ -165,12 +165,12 @@ def _kinds_by_rules(
     return Table(key, caption, "Kind of contamination", columns, (("", rows),))
 
 
-def _auroc(found: Separation | None) -> Cell:
-    if found is None:
+def _auroc(separation: Separation | None) -> Cell:
+    if separation is None:
         return NOTHING
-    low, high = found.interval.low, found.interval.high
+    low, high = separation.interval.low, separation.interval.high
     return Cell(
-        formats.decimals(found.auroc), f"[{formats.decimals(low)}, {formats.decimals(high)}]"
+        formats.decimals(separation.auroc), f"[{formats.decimals(low)}, {formats.decimals(high)}]"
     )
 
 
@@ -189,9 +189,9 @@ def conditions(results: Results) -> Table | None:
         for rule in rules:
             cells = []
             for arm in (CONTAMINATED, CONTROL, CLEAN):
-                found = results.of(rule, arm, condition=condition)
-                found = found[found["kind"].isin(kinds)] if arm != CLEAN else found
-                cells.append(short_rate(flagged(found, exact=arm != CONTAMINATED)))
+                scores = results.of(rule, arm, condition=condition)
+                scores = scores[scores["kind"].isin(kinds)] if arm != CLEAN else scores
+                cells.append(short_rate(flagged(scores, exact=arm != CONTAMINATED)))
             rows.append(Row(rule.title, tuple(cells)))
         groups.append((condition, tuple(rows)))
     columns = (Column("Caught"), Column("Flagged, fine-tuned"), Column("Flagged, as released"))
@@ -202,23 +202,27 @@ def conditions(results: Results) -> Table | None:
 def models(results: Results) -> Table:
     """Return the lineages with the accuracy of each clean model on its own draw of questions."""
     facts = results.lineages
-    shown = [fact for fact in ("class", "size", "level") if fact in facts]
-    known = {
+    facts_shown = [fact for fact in ("class", "size", "level") if fact in facts]
+    values_by_fact = {
         (str(name), fact): str(value)
-        for fact in shown
+        for fact in facts_shown
         for name, value in zip(facts["name"], facts[fact], strict=True)
     }
     rows = []
     items = results.items
     clean = items[(items["arm"] == CLEAN) & (items["condition"] == AS_MADE)]
-    for name, own in clean.groupby("lineage"):
+    for name, models_of_lineage in clean.groupby("lineage"):
         sides = [
-            rate_cell(ClusteredRate.wilson(int(own[side].sum()), len(own)))
+            rate_cell(
+                ClusteredRate.wilson(int(models_of_lineage[side].sum()), len(models_of_lineage))
+            )
             for side in ("original_right", "perturbed_right")
         ]
-        about = [Cell(known.get((str(name), fact), formats.NOTHING)) for fact in shown]
+        about = [
+            Cell(values_by_fact.get((str(name), fact), formats.NOTHING)) for fact in facts_shown
+        ]
         rows.append(Row(str(name), (*about, *sides)))
-    columns = [Column(fact.capitalize(), numeric=False) for fact in shown]
+    columns = [Column(fact.capitalize(), numeric=False) for fact in facts_shown]
     columns += [Column("Original, %"), Column("Perturbed, %")]
     caption = "Clean models as released, on the pairs of their own draw."
     return Table("lineages", caption, "Lineage", tuple(columns), (("", tuple(rows)),))

@@ -217,14 +217,14 @@ def _variance(items: pd.DataFrame, per_picture: int) -> float:
     return float((totals**2).sum() / len(items) ** 2 * len(totals) / (len(totals) - 1))
 
 
-def _by_strength(least: float, most: float) -> Callable[[Gaps, int], NDArray[np.int64]]:
+def _by_strength(least: float, greatest: float) -> Callable[[Gaps, int], NDArray[np.int64]]:
     """Return a function that returns panels of one by how much weaker than the model they are."""
 
     def panels(gaps: Gaps, model: int) -> NDArray[np.int64]:
         references = gaps.references(model)
         weaker = gaps.accuracies[model] - gaps.accuracies[references]
-        chosen: NDArray[np.int64] = references[(weaker >= least) & (weaker <= most)]
-        return chosen[:, None]
+        panel: NDArray[np.int64] = references[(weaker >= least) & (weaker <= greatest)]
+        return panel[:, None]
 
     return panels
 
@@ -236,8 +236,8 @@ def _of_several(size: int) -> Callable[[Gaps, int], NDArray[np.int64]]:
         references = gaps.references(model)
         n_panels = N_SUBSETS if len(references) >= size else 0
         rng = generator(0, f"{gaps.lineages[model]} {gaps.arms[model]}", f"panels of {size}")
-        chosen = [rng.permutation(references)[:size] for _ in range(n_panels)]
-        return np.array(chosen, int).reshape(n_panels, size)
+        panels_drawn = [rng.permutation(references)[:size] for _ in range(n_panels)]
+        return np.array(panels_drawn, int).reshape(n_panels, size)
 
     return panels
 

@@ -42,7 +42,7 @@ BY_DOSE = (
 
 def tables_of(results: Results) -> list[Table]:
     """Return every table that the results allow."""
-    made = [
+    tables = [
         overview(results),
         controls(results),
         *by_kind(results),
@@ -55,7 +55,7 @@ def tables_of(results: Results) -> list[Table]:
         decision_tree(results),
         models(results),
     ]
-    return [table for table in made if table is not None]
+    return [table for table in tables if table is not None]
 
 
 def counted(results: Results) -> str:
@@ -71,10 +71,10 @@ def counted(results: Results) -> str:
 
 def headline(results: Results) -> str:
     """Return how many models and lineages there are, and what the calibration found."""
-    found = calibrate(results)
+    calibration = calibrate(results)
     calibrated = (
-        found.sentence()
-        if found
+        calibration.sentence()
+        if calibration
         else "Rules are not fixed on one half of the lineages and counted on the other: too few."
     )
     return f"{counted(results)} {calibrated}"

@@ -79,7 +79,7 @@ def power_curves(results: Results, kinds: Sequence[str]) -> list[Curves]:
     approximation of its sign flips, one-sided at .05; all pairs of a model, once, if a size is that
     of the benchmark.
     """
-    found = []
+    curves = []
     conditions = [AS_MADE, *sorted(set(results.items["condition"]) - {AS_MADE})]
     for kind, condition in product([kind for kind in kinds if kind in results.kinds], conditions):
         by_arm: dict[str, list[pd.DataFrame]] = {CONTAMINATED: [], CONTROL: []}
@@ -90,32 +90,34 @@ def power_curves(results: Results, kinds: Sequence[str]) -> list[Curves]:
             if models:
                 sizes = [size for size in SIZES if size <= min(map(len, models))]
                 flagged = {
-                    size: np.ma.masked_invalid([_flags(own, size) for own in models])
+                    size: np.ma.masked_invalid([_flags(model, size) for model in models])
                     for size in sizes
                 }
                 counts = flagged[sizes[0]].count(axis=0).tolist() if sizes else []
-                shares = {size: each.mean(axis=0).filled(np.nan) for size, each in flagged.items()}
+                shares = {
+                    size: flags.mean(axis=0).filled(np.nan) for size, flags in flagged.items()
+                }
                 name = kind if condition == AS_MADE else f"{kind}, {condition}"
-                found.append(Curves(name, arm, tuple(counts), shares))
-    return found
+                curves.append(Curves(name, arm, tuple(counts), shares))
+    return curves
 
 
 def power_table(curves: Sequence[Curves]) -> Table | None:
     """Return the curves as a table."""
-    sizes = sorted({size for one in curves for size in one.shares})
+    sizes = sorted({size for curve in curves for size in curve.shares})
     if not sizes:
         return None
     groups: dict[str, list[Row]] = {}
-    for one in curves:
-        for place, (test, n_models) in enumerate(zip(TESTS, one.n_models, strict=False)):
+    for curve in curves:
+        for place, (test, n_models) in enumerate(zip(TESTS, curve.n_models, strict=False)):
             if not n_models:
                 continue
             cells = tuple(
-                _cell(one, size, place) if size in one.shares else Cell(formats.NOTHING)
+                _cell(curve, size, place) if size in curve.shares else Cell(formats.NOTHING)
                 for size in sizes
             )
-            header = f"{one.arm} (n = {n_models}), {test}"
-            groups.setdefault(one.name, []).append(Row(header, cells))
+            header = f"{curve.arm} (n = {n_models}), {test}"
+            groups.setdefault(curve.name, []).append(Row(header, cells))
     return Table(
         "power-by-items",
         f"Share of {N_SUBSETS} random subsets of the pairs in which a test flags a model, mean over"
@@ -135,17 +137,19 @@ def _cell(curves: Curves, size: int, test: int) -> Cell:
 
 def curves_figure(curves: Sequence[Curves]) -> Figure:
     """Draw the curves, one panel for each kind; controls are dotted."""
-    names = list(dict.fromkeys(one.name for one in curves))
+    names = list(dict.fromkeys(curve.name for curve in curves))
     n_columns = min(4, max(len(names), 1))
     n_rows = max(1, -(-len(names) // n_columns))
     with figures.settings():
         canvas = Figure(figsize=(2.4 * n_columns, 2.2 * n_rows + 0.4))
         panels = canvas.subplots(n_rows, n_columns, sharey=True, squeeze=False).ravel()
         for panel, name in zip(panels, names, strict=False):
-            own = [one for one in curves if one.name == name]
-            for one in own:
-                _draw(panel, one)
-            counts = sorted({one.n_models[i] for one in own for i in one.drawn}, reverse=True)
+            group = [curve for curve in curves if curve.name == name]
+            for curve in group:
+                _draw(panel, curve)
+            counts = sorted(
+                {curve.n_models[i] for curve in group for i in curve.drawn}, reverse=True
+            )
             title = f"{name} (n = {', '.join(map(str, counts))})"
             panel.set_title(textwrap.fill(title, 26), fontsize=8)
             panel.set_xscale("log")
@@ -182,45 +186,47 @@ def _flags(rows: pd.DataFrame, size: int) -> NDArray[np.float64]:
     lineage, kind, arm = rows.iloc[0][["lineage", "kind", "arm"]]
     rng = generator(0, f"{lineage} {kind} {arm}", f"subsets of {size}")
     n_subsets = N_SUBSETS if size < len(rows) else 1
-    chosen = np.array([rng.permutation(len(rows))[:size] for _ in range(n_subsets)])
-    before = rows["original_right"].to_numpy()
-    after = rows["perturbed_right"].to_numpy()
-    n_options = rows["n_options"].to_numpy()
+    subsets = np.array([rng.permutation(len(rows))[:size] for _ in range(n_subsets)])
+    original_right = rows["original_right"].to_numpy()
+    perturbed_right = rows["perturbed_right"].to_numpy()
+    is_wrong, n_options = ~perturbed_right, rows["n_options"].to_numpy()
     change = (rows["perturbed_log_prob"] - rows["original_log_prob"]).clip(-_CLIP, _CLIP)
-    values = change.fillna(0).to_numpy(dtype=float)[chosen]
+    values = change.fillna(0).to_numpy(dtype=float)[subsets]
     spread = np.sqrt((values**2).sum(axis=1))
     flagged = (
-        _mcnemar(before[chosen], after[chosen]),
+        _mcnemar(original_right[subsets], perturbed_right[subsets]),
         _exceed((values < 0).sum(axis=1), {0.5: (values != 0).sum(axis=1)}),
         _exceed(
-            (rows["old_answer"].to_numpy() & ~after & (n_options > 2))[chosen].sum(axis=1),
+            (rows["old_answer"].to_numpy() & is_wrong & (n_options > 2))[subsets].sum(axis=1),
             {
-                1 / (n - 1): (~after & (n_options == n))[chosen].sum(axis=1)
+                1 / (n - 1): (is_wrong & (n_options == n))[subsets].sum(axis=1)
                 for n in np.unique(n_options[n_options > 2])
             },
         ),
         (spread > 0) & (values.sum(axis=1) <= _CRITICAL * spread),
-        _order(rows, before, chosen),
+        _order(rows, original_right, subsets),
     )
     shares: NDArray[np.float64] = np.mean(flagged, axis=1)
     return shares
 
 
 def _order(
-    rows: pd.DataFrame, before: NDArray[np.bool_], chosen: NDArray[np.int64]
+    rows: pd.DataFrame, original_right: NDArray[np.bool_], subsets: NDArray[np.int64]
 ) -> NDArray[np.bool_] | NDArray[np.float64]:
     """Test the release's order of options against another; NaN if no other was asked."""
     answers = rows[SHUFFLED] if SHUFFLED in rows else pd.Series(pd.NA, rows.index)
     if not answers.notna().any():
-        return np.full(len(chosen), np.nan)
-    known = answers.notna().to_numpy()
-    after = answers.fillna(False).to_numpy(dtype=bool)
-    return _mcnemar((before & known)[chosen], (after & known)[chosen])
+        return np.full(len(subsets), np.nan)
+    is_answered = answers.notna().to_numpy()
+    shuffled_right = answers.fillna(False).to_numpy(dtype=bool)
+    return _mcnemar(
+        (original_right & is_answered)[subsets], (shuffled_right & is_answered)[subsets]
+    )
 
 
-def _mcnemar(before: NDArray[np.bool_], after: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _mcnemar(baseline: NDArray[np.bool_], variant: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return which subsets lose significantly more than they win, shape (n_subsets,)."""
-    return _exceed((before & ~after).sum(axis=1), {0.5: (before != after).sum(axis=1)})
+    return _exceed((baseline & ~variant).sum(axis=1), {0.5: (baseline != variant).sum(axis=1)})
 
 
 def _exceed(hits: NDArray[np.int64], events: dict[float, NDArray[np.int64]]) -> NDArray[np.bool_]:
@@ -272,8 +278,8 @@ def audits(results: Results) -> Table | None:
                 tests.setdefault("no members, sets of other kinds of question", []).append(shifted)
         if arm == CONTAMINATED and member.any() and not member.all():
             tests.setdefault(f"{kind}: all items", []).append(float(_accuses(values, member)))
-            few = [_few(values, member, rng, 10) for _ in range(N_SUBSETS)]
-            tests.setdefault(f"{kind}: 10 members, 10 others", []).append(float(np.mean(few)))
+            rates = [_few(values, member, rng, 10) for _ in range(N_SUBSETS)]
+            tests.setdefault(f"{kind}: 10 members, 10 others", []).append(float(np.mean(rates)))
     if not tests:
         return None
     rows_of = [
@@ -299,6 +305,6 @@ def _accuses(values: NDArray[np.float64], suspected: NDArray[np.bool_]) -> bool:
 def _few(
     values: NDArray[np.float64], member: NDArray[np.bool_], rng: np.random.Generator, n: int
 ) -> bool:
-    chosen = [rng.permutation(np.flatnonzero(side))[:n] for side in (member, ~member)]
-    labels = np.repeat([True, False], [len(part) for part in chosen])
-    return _accuses(values[np.concatenate(chosen)], labels)
+    rows = [rng.permutation(np.flatnonzero(side))[:n] for side in (member, ~member)]
+    labels = np.repeat([True, False], [len(part) for part in rows])
+    return _accuses(values[np.concatenate(rows)], labels)

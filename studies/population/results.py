@@ -91,9 +91,9 @@ class Results:
     @cached_property
     def kinds(self) -> list[str]:
         """The kinds of contamination, most lineages first."""
-        made = self.scores[self.scores["arm"] == CONTAMINATED]
+        rows = self.scores[self.scores["arm"] == CONTAMINATED]
         counts = (
-            made.groupby("kind")["lineage"].nunique().sort_values(ascending=False, kind="stable")
+            rows.groupby("kind")["lineage"].nunique().sort_values(ascending=False, kind="stable")
         )
         return [str(kind) for kind in counts.index]
 
@@ -115,10 +115,10 @@ class Results:
         rows = self._by_rule.get((rule.detector, rule.rule, condition))
         if rows is None:
             return self.scores.iloc[:0]
-        chosen = rows["arm"] == arm
+        is_match = rows["arm"] == arm
         if kind is not None:
-            chosen &= rows["kind"] == kind
-        return judged(rows[chosen])
+            is_match &= rows["kind"] == kind
+        return judged(rows[is_match])
 
     @cached_property
     def _by_rule(self) -> dict[tuple[str, str, str], pd.DataFrame]:
@@ -130,11 +130,11 @@ class Results:
 
         The lineages of each class, ordered by a hash of their names, are in either half in turn.
         """
-        chosen = [name for name, half in self._halves.items() if half == number]
+        names = [name for name, half in self._halves.items() if half == number]
         return Results(
-            self.scores[self.scores["lineage"].isin(chosen)],
-            self.items[self.items["lineage"].isin(chosen)],
-            self.lineages[self.lineages["name"].isin(chosen)],
+            self.scores[self.scores["lineage"].isin(names)],
+            self.items[self.items["lineage"].isin(names)],
+            self.lineages[self.lineages["name"].isin(names)],
         )
 
     @cached_property

@@ -68,21 +68,21 @@ class PValues:
         tests = {_column(rule) for rule in results.rules if rule.is_test}
         rows = results.scores.assign(by=results.scores["detector"] + " " + results.scores["rule"])
         rows = rows[rows["by"].isin(tests)]
-        frames, measured = {}, {}
+        frames, measured_rules = {}, {}
         for condition in dict.fromkeys([AS_MADE, *map(str, rows["condition"])]):
             scores = rows[rows["condition"] == condition]
             frames[condition] = judged(scores[scores["p_value"].notna()]).pivot_table(
                 index=["lineage", "kind", "arm"], columns="by", values="p_value", aggfunc="first"
             )
-            measured[condition] = set(scores["by"])
-        made = frames[AS_MADE]
-        blind = [name for name in made.columns if str(name).split(" ")[0] not in PAIRED]
+            measured_rules[condition] = set(scores["by"])
+        as_made = frames[AS_MADE]
+        blind = [name for name in as_made.columns if str(name).split(" ")[0] not in PAIRED]
         for condition, frame in frames.items():
             if condition != AS_MADE:
-                joined = frame.drop(columns=blind, errors="ignore").join(made[blind])
-                frames[condition] = joined.reindex(columns=made.columns)
-                measured[condition] |= set(blind)
-        return cls(frames, measured)
+                complete = frame.drop(columns=blind, errors="ignore").join(as_made[blind])
+                frames[condition] = complete.reindex(columns=as_made.columns)
+                measured_rules[condition] |= set(blind)
+        return cls(frames, measured_rules)
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -194,13 +194,13 @@ def best(values: PValues, rules: Sequence[Rule], n_rules: int) -> Choice | None:
     ranked: list[tuple[float, int, bool, float, int]] = []
     choices: list[Choice] = []
     for size in range(1, n_rules + 1):
-        for chosen in combinations(rules, size):
+        for subset in combinations(rules, size):
             for level in LEVELS:
-                choice = Choice(chosen, level)
+                choice = Choice(subset, level)
                 alarms = values.share_of_clean(choice, AS_MADE)
                 if alarms > MAX_ALARMS or values.worst(choice)[1] > MAX_WORST:
                     continue
-                clean = any(rule.needs_clean_model for rule in chosen)
+                clean = any(rule.needs_clean_model for rule in subset)
                 ranked.append((-values.power(choice), size, clean, level, len(choices)))
                 choices.append(choice)
     if not ranked or min(ranked)[0] == 0:
@@ -256,34 +256,34 @@ def calibrate(results: Results) -> Calibrated | None:
     halves = _halves(results)
     if halves is None:
         return None
-    fitted, counted = halves
-    rules = [rule for rule in fitted.rules if rule in counted.rules]
+    fitted, test_half = halves
+    rules = [rule for rule in fitted.rules if rule in test_half.rules]
     single = best(fitted, rules, 1)
     combination = best(fitted, rules, MAX_RULES)
     if single is None or combination is None:
         return None
-    wins = _by_lineage(counted, combination) - _by_lineage(counted, single)
+    wins = _by_lineage(test_half, combination) - _by_lineage(test_half, single)
     n_won, n_lost = int((wins > 0).sum()), int((wins < 0).sum())
     p = stats.binom.sf(n_won - 1, n_won + n_lost, 0.5) if n_won + n_lost else 1.0
     return Calibrated(
         combination=combination,
         single=single,
-        power=(counted.caught(combination), counted.caught(single)),
-        alarms=(counted.alarms(combination), counted.alarms(single)),
-        worst=(_worst(counted, combination), _worst(counted, single)),
+        power=(test_half.caught(combination), test_half.caught(single)),
+        alarms=(test_half.alarms(combination), test_half.alarms(single)),
+        worst=(_worst(test_half, combination), _worst(test_half, single)),
         p_value=float(p),
-        n_lineages=(_n_lineages(fitted), _n_lineages(counted)),
+        n_lineages=(_n_lineages(fitted), _n_lineages(test_half)),
     )
 
 
 def _halves(results: Results) -> tuple[PValues, PValues] | None:
     """Return both halves; None if a half has too few lineages, or only one kind of model."""
-    first, second = (PValues.of(results.half(number)) for number in (0, 1))
-    for half in (first, second):
+    first_half, second_half = (PValues.of(results.half(number)) for number in (0, 1))
+    for half in (first_half, second_half):
         dirty = half.contaminated
         if _n_lineages(half) < MIN_LINEAGES or not dirty.any() or dirty.all():
             return None
-    return first, second
+    return first_half, second_half
 
 
 def _worst(values: PValues, choice: Choice) -> tuple[str, ClusteredRate]:
@@ -312,8 +312,8 @@ def decision_tree(results: Results) -> Table | None:
     halves = _halves(results)
     if halves is None:
         return None
-    fitted, counted = halves
-    rules = [rule for rule in fitted.rules if rule in counted.rules]
+    fitted, test_half = halves
+    rules = [rule for rule in fitted.rules if rule in test_half.rules]
     rows: list[Row] = []
     for pairs, log_probs, clean in product((True, False), repeat=3):
         usable = [
@@ -327,11 +327,11 @@ def decision_tree(results: Results) -> Table | None:
         have = [Cell("yes" if has else "no") for has in (pairs, log_probs, clean)]
         advice = [Cell("nothing"), *[Cell(formats.NOTHING)] * 4]
         if choice:
-            condition, worst = _worst(counted, choice)
-            rates = (counted.caught(choice), counted.alarms(choice), worst)
+            condition, worst = _worst(test_half, choice)
+            rates = (test_half.caught(choice), test_half.alarms(choice), worst)
             advice = [Cell(str(choice)), *map(rate_cell, rates), Cell(condition)]
         rows.append(Row(str(len(rows) + 1), (*have, *advice)))
-    n_fitted, n_counted = _n_lineages(fitted), _n_lineages(counted)
+    n_fitted, n_counted = _n_lineages(fitted), _n_lineages(test_half)
     return Table(
         "decision-tree",
         "What to run with what you have: the rule with the best power that flags no more than"

@@ -70,17 +70,22 @@ def failed(share: float) -> Edit:
         if rng.random() >= share:
             return picture
         family = QuestionFamily.from_json(pair.original.extra["family"])
-        old = family.scenes[family.options.index(pair.original.answer_text)]
-        others = [
+        scene = family.scenes[family.options.index(pair.original.answer_text)]
+        scenes = [
             Scene.of(
-                [replace(t, color=color) if t == thing else t for t in old.things], old.background
+                [replace(t, color=color) if t == thing else t for t in scene.things],
+                scene.background,
             )
-            for thing in old.things
+            for thing in scene.things
             for color in COLORS
             if color != thing.color
         ]
-        same = [s for s in others if answer(s, family.question) == pair.original.answer_text]
-        return render(same[rng.integers(len(same))], picture.width) if same else picture
+        equivalent = [s for s in scenes if answer(s, family.question) == pair.original.answer_text]
+        return (
+            render(equivalent[rng.integers(len(equivalent))], picture.width)
+            if equivalent
+            else picture
+        )
 
     return edit
 
@@ -155,8 +160,8 @@ class KindConfig(Value):
     def _check(self) -> Self:
         if bool(self.strategy) == self.pretraining:
             raise ValueError("give either a strategy or pretraining: true")
-        shown = (DataConfig(), DataConfig(leak="whole_texts"))
-        if self.pretraining and (self.data not in shown or self.epochs > 1 or self.pairs):
+        visible_data = (DataConfig(), DataConfig(leak="whole_texts"))
+        if self.pretraining and (self.data not in visible_data or self.epochs > 1 or self.pairs):
             raise ValueError(
                 "pretraining shows all items, with their letters or as whole texts: leave out"
                 " epochs, pairs, and all data but leak: whole_texts"
@@ -224,9 +229,9 @@ class StudyConfig(Value):
         return self
 
 
-def _check_name(where: str, name: str, known: Any) -> None:
-    if name not in known:
-        raise ValueError(f"{where}: there is no {name!r}{nearest(name, list(known))}")
+def _check_name(key: str, name: str, names: Any) -> None:
+    if name not in names:
+        raise ValueError(f"{key}: there is no {name!r}{nearest(name, list(names))}")
 
 
 def load_study(source: Path, overrides: Sequence[str] = (), *, trust: bool = False) -> StudyConfig:
@@ -250,14 +255,14 @@ class Lineage:
 
 def lineages_of(study: StudyConfig) -> list[Lineage]:
     """Return the study's models, and the lineages of its folder whose checkpoints exist."""
-    found = [
+    lineages = [
         Lineage(name, model.path, {"name": name, **model.facts})
         for name, model in study.models.items()
     ]
-    found += _in_folder(study.lineages) if study.lineages else []
-    if not found:
+    lineages += _in_folder(study.lineages) if study.lineages else []
+    if not lineages:
         raise DataError(f"{study.lineages}: no lineage yet; train some (docs/shapes.md)")
-    return found
+    return lineages
 
 
 def _in_folder(folder: Path) -> list[Lineage]:
@@ -308,21 +313,21 @@ def experiment(
     ``siblings`` are models that need no training, for a kind with ``pretraining``.
     """
     kind = study.kinds[name]
-    own, other = draws(study, lineage, kind)
+    items, other_items = draws(study, lineage, kind)
     folder = lineage.name if kind.pairs is None else f"{lineage.name}--{safe(name)}"
     models: dict[str, Any] = {lineage.name: {"path": lineage.path}}
     settings: dict[str, Any] = {
         "title": f"{study.title}: {lineage.name}",
         "run": str(study.run / "lineages" / folder),
         "seed": study.seed,
-        "benchmark": own.model_dump(mode="json"),
+        "benchmark": items.model_dump(mode="json"),
         "models": models | {key: model.model_dump(mode="json") for key, model in siblings.items()},
         "evaluate": study.evaluate.model_dump(mode="json"),
     }
     if kind.strategy:
         data = {
             name: kind.data,
-            f"{name}{CONTROL}": kind.data.model_copy(update={"benchmark": other}),
+            f"{name}{CONTROL}": kind.data.model_copy(update={"benchmark": other_items}),
         }
         settings["contaminate"] = {
             "strategies": {kind.strategy: study.strategies[kind.strategy].model_dump(mode="json")},

@@ -31,14 +31,14 @@ def units_of(study: StudyConfig) -> Iterator[Unit]:
     A kind with ``pretraining`` is left out for lineages whose recipe is not known.
     """
     lineages = drawn_order(lineages_of(study), study.seed)
-    seen: set[tuple[str, str]] = set()
+    keys: set[tuple[str, str]] = set()
     for phase in study.phases:
         for lineage in lineages[: phase.lineages]:
             for kind in phase.kinds:
                 unit = Unit(lineage, kind)
                 possible = not unit.is_pretraining(study) or can_be_trained(lineage)
-                if possible and (lineage.name, kind) not in seen:
-                    seen.add((lineage.name, kind))
+                if possible and (lineage.name, kind) not in keys:
+                    keys.add((lineage.name, kind))
                     yield unit
 
 
@@ -46,12 +46,12 @@ def budget(study: StudyConfig) -> str:
     """Return what is done, and the CPU hours that the rest needs, from the units measured."""
     units = list(units_of(study))
     todo = [unit for unit in units if not unit.done(study)]
-    spent = [json.loads(p.read_text()) for p in sorted(study.run.glob("units/*/unit.json"))]
-    n_models = sum(unit["models"] for unit in spent)
-    seconds = sum(u["cpu_seconds"] for u in spent) / n_models if spent else study.seconds
+    costs = [json.loads(p.read_text()) for p in sorted(study.run.glob("units/*/unit.json"))]
+    n_models = sum(unit["models"] for unit in costs)
+    seconds = sum(u["cpu_seconds"] for u in costs) / n_models if costs else study.seconds
     anew = [float(u.lineage.facts.get("cpu_seconds", 0)) for u in todo if u.is_pretraining(study)]
     hours = 2 * (len(todo) * seconds + sum(anew)) / 3600  # each kind and its control
-    source = f"measured on {n_models} models" if spent else "assumed"
+    source = f"measured on {n_models} models" if costs else "assumed"
     n_lineages = len({unit.lineage.name for unit in units})
     return (
         f"{_counted(n_lineages, 'lineage')}, {_counted(len(units), 'unit')} of one kind and its"
@@ -84,8 +84,8 @@ def _work(study: StudyConfig, number: int, n_workers: int) -> list[str]:
     start, n_tried = time.monotonic(), 0
     while todo := _todo(study, number, n_workers, failures):
         unit = todo[0]
-        left = len(todo) * (time.monotonic() - start) / n_tried if n_tried else None
-        log.info("%s, %s; %s", unit.lineage.name, unit.kind, _left(len(todo), left))
+        seconds_left = len(todo) * (time.monotonic() - start) / n_tried if n_tried else None
+        log.info("%s, %s; %s", unit.lineage.name, unit.kind, _left(len(todo), seconds_left))
         n_tried += 1
         try:
             run_unit(study, unit)
@@ -109,8 +109,8 @@ def _left(n_units: int, seconds: float | None) -> str:
     return units if seconds is None else f"{units}, about {tqdm.format_interval(seconds)}"
 
 
-def _counted(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"
+def _counted(n: int, noun: str) -> str:
+    return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
 def _todo(
@@ -142,6 +142,6 @@ def collect(run: Path) -> None:
             frame[column] = frame[column].astype("category")
         with atomic_file(run / f"{name}.parquet") as partial:
             frame.to_parquet(partial, compression="zstd", index=False)
-    spent = [json.loads((folder / "unit.json").read_text()) for folder in folders]
-    facts = {unit["lineage"]["name"]: unit["lineage"] for unit in spent}
+    costs = [json.loads((folder / "unit.json").read_text()) for folder in folders]
+    facts = {unit["lineage"]["name"]: unit["lineage"] for unit in costs}
     write_atomically(run / "lineages.csv", frame_csv(pd.DataFrame(list(facts.values()))))

@@ -83,17 +83,17 @@ def run_unit(study: StudyConfig, unit: Unit) -> None:
     config = experiment(study, unit.lineage, unit.kind, pretrained)
     assembly = Assembly.open(config, progress=False)
     pairs, _ = make_pairs(assembly)
-    trained = contaminate(assembly)
-    lacking = [plan.label for plan, points in trained if len(points) < plan.epochs]
+    plans = contaminate(assembly)
+    lacking = [plan.label for plan, points in plans if len(points) < plan.epochs]
     if lacking:
         raise DataError(f"{unit.lineage.name}, {', '.join(lacking)}: the training diverged")
-    models = _last(assembly, trained)
+    models = _last(assembly, plans)
     prompt, run = study.evaluate.prompt, assembly.run
     paired = ConfiguredDetectors.build(study.evaluate, PAIRED, run, study.seed)
-    asked = paired if kind.pairs else assembly.detectors
+    detectors = paired if kind.pairs else assembly.detectors
     as_made = kind.pairs.condition if kind.pairs else AS_MADE
     options = assembly.options(256)
-    scores, _ = Examination(pairs, models, asked, prompt, run, options).score()
+    scores, _ = Examination(pairs, models, detectors, prompt, run, options).score()
     arms = _arms(
         kind.pairs.kind if kind.pairs else unit.kind,
         unit.lineage,
@@ -103,13 +103,13 @@ def run_unit(study: StudyConfig, unit: Unit) -> None:
     rows = [_score_row(arms, as_made, score) for score in scores]
     for condition in kind.conditions:
         store = ImageStore(run.path / "conditions" / "".join(filter(str.isalnum, condition)))
-        other = edited(pairs, CONDITIONS[condition], store)
-        found, _ = Examination(other, models, paired, prompt, run, options).score()
-        rows += [_score_row(arms, condition, score) for score in found]
-    members = {item_id for plan, _ in trained if not plan.control for item_id in plan.item_ids}
+        variant = edited(pairs, CONDITIONS[condition], store)
+        variant_scores, _ = Examination(variant, models, paired, prompt, run, options).score()
+        rows += [_score_row(arms, condition, score) for score in variant_scores]
+    members = {item_id for plan, _ in plans if not plan.control for item_id in plan.item_ids}
     if pretrained:
         members = {pair.original.id for pair in pairs.pairs}
-    order = next((d for d in asked.detectors(pairs) if isinstance(d, OptionOrder)), None)
+    order = next((d for d in detectors.detectors(pairs) if isinstance(d, OptionOrder)), None)
     items = [
         row
         for subject in models
@@ -125,14 +125,14 @@ def run_unit(study: StudyConfig, unit: Unit) -> None:
     folder = unit.folder(study)
     write_table(rows, folder / "scores.parquet")
     write_table(items, folder / "items.parquet")
-    spent = {
+    costs = {
         "seconds": round(time.time() - start, 1),
         "cpu_seconds": round(time.process_time() - cpu, 1),
         "models": len(models) - 1,
         "lineage": unit.lineage.facts,
         "kind": unit.kind,
     }
-    write_atomically(folder / "unit.json", json.dumps(spent, indent=1) + "\n")
+    write_atomically(folder / "unit.json", json.dumps(costs, indent=1) + "\n")
 
 
 def write_table(rows: Sequence[Row], path: Path) -> None:
@@ -146,10 +146,10 @@ def write_table(rows: Sequence[Row], path: Path) -> None:
         frame.to_parquet(partial, compression="zstd", index=False)
 
 
-def _last(assembly: Assembly, trained: Sequence[TrainedPlan]) -> list[ModelUnderTest]:
+def _last(assembly: Assembly, plans: Sequence[TrainedPlan]) -> list[ModelUnderTest]:
     """Return the clean model, and the last epoch of each plan that no washing follows."""
-    washed = {plan.after for plan, _ in trained}
-    ends = [(plan, points[-1:]) for plan, points in trained if plan.id not in washed]
+    washed = {plan.after for plan, _ in plans}
+    ends = [(plan, points[-1:]) for plan, points in plans if plan.id not in washed]
     return assembly.grid(ends)
 
 
@@ -203,14 +203,14 @@ def _item_rows(
             log_probs = np.array(
                 response.option_log_probs if response and not response.is_unreadable else ()
             )
-            known = len(log_probs) > 0 and item.answer is not None
+            has_p = len(log_probs) > 0 and item.answer is not None
             row[f"{side}_choice"] = response.choice if response else -1
             row[f"{side}_right"] = bool(response and response.choice == item.answer)
             row[f"{side}_log_prob"] = (
-                float(log_probs[item.answer] - np.logaddexp.reduce(log_probs)) if known else None
+                float(log_probs[item.answer] - np.logaddexp.reduce(log_probs)) if has_p else None
             )
-        again = order.shuffled(pair.original, prompt) if order else None
-        row[SHUFFLED] = Condition.read("", answers, [again]).outcomes[0] if again else None
+        shuffled = order.shuffled(pair.original, prompt) if order else None
+        row[SHUFFLED] = Condition.read("", answers, [shuffled]).outcomes[0] if shuffled else None
         row["old_answer"] = row["perturbed_choice"] == pair.original.answer
         yield row
 
@@ -241,8 +241,8 @@ def siblings(study: StudyConfig, lineage: Lineage, name: str) -> dict[str, Model
     there. Checkpoints are in ``RUN/pretraining``.
     """
     kind, facts = study.kinds[name], lineage.facts
-    same: Any = {key: facts[key] for key in ("family", "size", "level")}
-    model = tiny.Lineage(**same, seed=int(facts["seed"]))
+    shared_facts: Any = {key: facts[key] for key in ("family", "size", "level")}
+    model = tiny.Lineage(**shared_facts, seed=int(facts["seed"]))
     models = {}
     for label, mixed in zip((name, f"{name}{CONTROL}"), _mixed(study, lineage, kind), strict=True):
         folder = study.run / "pretraining"

@@ -26,8 +26,8 @@ def recompute(
     """
     tables = list(map(read_audit, dict.fromkeys(paths)))
     lines, issues = [f"rows of audits: {sum(map(len, tables))}"], examine_audit(tables)
-    for name, wrong in (("cannot all be true", True), ("odd, but possible", False)):
-        texts = [f"  {issue}" for issue in issues if issue.wrong == wrong]
+    for name, is_error in (("cannot all be true", True), ("odd, but possible", False)):
+        texts = [f"  {issue}" for issue in issues if issue.wrong == is_error]
         lines += [
             "",
             f"{len(texts)} {'finding' if len(texts) == 1 else 'findings'}: {name}",

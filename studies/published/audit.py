@@ -63,8 +63,8 @@ class AuditRow:
         except ArithmeticError:
             value = Decimal("NaN")
         if value is not None and not value.is_finite():
-            where = f"{self.file}, line {self.line}, column {column!r}"
-            raise DataError(f"{where}: {text!r} is not a number")
+            place = f"{self.file}, line {self.line}, column {column!r}"
+            raise DataError(f"{place}: {text!r} is not a number")
         return value
 
 
@@ -125,7 +125,7 @@ def bonferroni_and_q(rows: Sequence[AuditRow]) -> list[tuple[float, float]]:
     )
 
 
-def same_p(first: float, second: float, n_permutations: int = N_PERMUTATIONS) -> bool:
+def same_p(p_value: float, other_p_value: float, n_permutations: int = N_PERMUTATIONS) -> bool:
     """Return whether two Monte Carlo p-values may be of the same test.
 
     Their difference is compared with what two independent sets of permutations give.
@@ -133,27 +133,27 @@ def same_p(first: float, second: float, n_permutations: int = N_PERMUTATIONS) ->
     >>> same_p(0.6892, 0.6856), same_p(0.0034, 0.0001)
     (True, False)
     """
-    mean = max((first + second) / 2, FLOOR)
+    mean = max((p_value + other_p_value) / 2, FLOOR)
     se = math.sqrt(2 * mean * (1 - min(mean, 1.0)) / n_permutations)
-    return math.erfc(abs(first - second) / (se or FLOOR) / math.sqrt(2)) > NOISE_LEVEL
+    return math.erfc(abs(p_value - other_p_value) / (se or FLOOR) / math.sqrt(2)) > NOISE_LEVEL
 
 
 def maxima(
-    before: Sequence[AuditRow], after: Sequence[AuditRow]
+    rows: Sequence[AuditRow], grown_rows: Sequence[AuditRow]
 ) -> list[tuple[AuditRow, Decimal, Decimal]]:
     """Return (row, maximum, maximum with one more model) of the models that both tables have."""
-    grown = {(row.bench, row.model): row.number("max_delta") for row in after}
-    found = ((row, row.number("max"), grown.get((row.bench, row.model))) for row in before)
-    return [(row, a, b) for row, a, b in found if a is not None and b is not None]
+    grown = {(row.bench, row.model): row.number("max_delta") for row in grown_rows}
+    matches = ((row, row.number("max"), grown.get((row.bench, row.model))) for row in rows)
+    return [(row, a, b) for row, a, b in matches if a is not None and b is not None]
 
 
 def _checks(header: Sequence[str]) -> list[Check]:
     columns = set(header)
-    return [check for needed, check in _CHECKS if needed <= columns]
+    return [check for needed_columns, check in _CHECKS if needed_columns <= columns]
 
 
-def _agrees(printed: Decimal | None, value: float, slack: float = 0.0) -> bool:
-    return printed is None or abs(float(printed) - value) <= float(unit(printed)) / 2 + slack + 1e-9
+def _agrees(number: Decimal | None, value: float, slack: float = 0.0) -> bool:
+    return number is None or abs(float(number) - value) <= float(unit(number)) / 2 + slack + 1e-9
 
 
 def _corrections(rows: Sequence[AuditRow]) -> Iterator[AuditIssue]:
@@ -163,12 +163,12 @@ def _corrections(rows: Sequence[AuditRow]) -> Iterator[AuditIssue]:
         slack = m * float(unit(p)) / 2
         for column, value in (("bonf", bonferroni), ("q", q)):
             if not _agrees(row.number(column), value, slack):
-                printed = row.number(column)
-                what = f"{column} of p = {p} among {m} tests is {value:.4f}, printed {printed}"
-                yield AuditIssue(row, "correction", what)
+                number = row.number(column)
+                text = f"{column} of p = {p} among {m} tests is {value:.4f}, printed {number}"
+                yield AuditIssue(row, "correction", text)
         if row.external and bonferroni < FAMILY_LEVEL:
-            what = f"an external model has p = {bonferroni:.4f} after Bonferroni over {m} tests"
-            yield AuditIssue(row, "baseline", what, wrong=False)
+            text = f"an external model has p = {bonferroni:.4f} after Bonferroni over {m} tests"
+            yield AuditIssue(row, "baseline", text, wrong=False)
 
 
 def _orders(rows: Sequence[AuditRow]) -> Iterator[AuditIssue]:
@@ -185,17 +185,17 @@ def _orders(rows: Sequence[AuditRow]) -> Iterator[AuditIssue]:
                 and (b := row.number(order)) is not None
             ]
             if pairs and all(same_p(a, b) for a, b in pairs):
-                what = (
+                text = (
                     f"{order} has the p-values of the release order for all {len(pairs)} models:"
                     " the sort key was probably constant"
                 )
-                yield AuditIssue(bench_rows[0], "order", what, wrong=False)
+                yield AuditIssue(bench_rows[0], "order", text, wrong=False)
             elif pairs and all(b < 1.5 * FLOOR for _, b in pairs):
-                what = (
+                text = (
                     f"{order} has the smallest possible p for all {len(pairs)} models, external"
                     " ones included: the statistic responds to the key"
                 )
-                yield AuditIssue(bench_rows[0], "order", what, wrong=False)
+                yield AuditIssue(bench_rows[0], "order", text, wrong=False)
 
 
 def _shares(rows: Sequence[AuditRow]) -> Iterator[AuditIssue]:
@@ -204,8 +204,8 @@ def _shares(rows: Sequence[AuditRow]) -> Iterator[AuditIssue]:
         for column in ("pr50_pct", "pr100_pct"):
             percent = row.number(column)
             if n and percent is not None and not possible_counts(percent, n):
-                what = f"{column} {percent} is not a whole number of {n} items"
-                yield AuditIssue(row, "impossible", what)
+                text = f"{column} {percent} is not a whole number of {n} items"
+                yield AuditIssue(row, "impossible", text)
 
 
 def _tails(rows: Sequence[AuditRow]) -> Iterator[AuditIssue]:
@@ -217,13 +217,13 @@ def _tails(rows: Sequence[AuditRow]) -> Iterator[AuditIssue]:
         shares = row.number("pr50_pct"), row.number("pr100_pct")
         for level, share in zip(LEVELS, shares, strict=True):
             if largest is not None and share is not None and (share > 0) != (largest > level):
-                what = f"{share} % of items are above {level:g}, and the maximum is {largest}"
-                yield AuditIssue(row, "tail", what)
+                text = f"{share} % of items are above {level:g}, and the maximum is {largest}"
+                yield AuditIssue(row, "tail", text)
         if shares[1] is not None:
             flagged = float(shares[1]) > 100 * FLAG_SHARE
             if flagged != ("TAIL" in row.cells["flag"]):
-                what = f"Pr[> 100] = {shares[1]} %, printed flag {row.cells['flag']!r}"
-                yield AuditIssue(row, "tail", what)
+                text = f"Pr[> 100] = {shares[1]} %, printed flag {row.cells['flag']!r}"
+                yield AuditIssue(row, "tail", text)
 
 
 def _overlaps(rows: Sequence[AuditRow]) -> Iterator[AuditIssue]:
@@ -233,27 +233,27 @@ def _overlaps(rows: Sequence[AuditRow]) -> Iterator[AuditIssue]:
             continue
         shared, n_items = int(inter), int(n)
         jaccard, chance = shared / (2 * K - shared), chance_overlap(n_items)
-        expected = {
+        expectations = {
             "union": float(2 * K - shared),
             "jaccard": jaccard,
             "chance": chance,
             "lift_calc": shared / chance,
             "lift_printed": shared / chance,
         }
-        for column, value in expected.items():
-            printed = row.number(column)
-            if not _agrees(printed, value):
-                what = f"{column} of {shared} shared items is {value:.4g}, printed {printed}"
-                yield AuditIssue(row, "overlap", what)
-        printed = row.number("jaccard")
-        half_up = printed is not None and Fraction(printed) + unit(printed) / 2
+        for column, value in expectations.items():
+            number = row.number(column)
+            if not _agrees(number, value):
+                text = f"{column} of {shared} shared items is {value:.4g}, printed {number}"
+                yield AuditIssue(row, "overlap", text)
+        number = row.number("jaccard")
+        half_up = number is not None and Fraction(number) + unit(number) / 2
         if half_up == Fraction(shared, 2 * K - shared):
-            what = f"{shared}/{2 * K - shared} = {jaccard:.4f} is rounded down to {printed}"
-            yield AuditIssue(row, "rounding", what, wrong=False)
+            text = f"{shared}/{2 * K - shared} = {jaccard:.4f} is rounded down to {number}"
+            yield AuditIssue(row, "rounding", text, wrong=False)
         p = overlap_p(n_items, K, shared)
         if "lift_calc" in row.cells and (p < FAMILY_LEVEL) != (shared / chance > 10):
-            what = f"a lift of {shared / chance:.1f} has p = {p:.2g}; 10 is no level of a test"
-            yield AuditIssue(row, "lift", what, wrong=False)
+            text = f"a lift of {shared / chance:.1f} has p = {p:.2g}; 10 is no level of a test"
+            yield AuditIssue(row, "lift", text, wrong=False)
 
 
 def _cohorts(tables: Sequence[Sequence[AuditRow]]) -> Iterator[AuditIssue]:
@@ -261,10 +261,10 @@ def _cohorts(tables: Sequence[Sequence[AuditRow]]) -> Iterator[AuditIssue]:
         column: [row for rows in tables for row in rows if column in row.cells]
         for column in ("max", "max_delta")
     }
-    for row, before, after in maxima(of_kind["max"], of_kind["max_delta"]):
-        if 2 * after <= before * Decimal("1.01"):
-            what = f"the maximum is {before}, and {after} with one more model in the cohort"
-            yield AuditIssue(row, "cohort", what, wrong=False)
+    for row, top, grown_top in maxima(of_kind["max"], of_kind["max_delta"]):
+        if 2 * grown_top <= top * Decimal("1.01"):
+            text = f"the maximum is {top}, and {grown_top} with one more model in the cohort"
+            yield AuditIssue(row, "cohort", text, wrong=False)
 
 
 _CHECKS: tuple[tuple[frozenset[str], Check], ...] = (

@@ -68,7 +68,7 @@ def facts_turn(scene: Scene, rng: np.random.Generator) -> Turn:
 
 
 def _as_text(facts: list[tuple[str, str]]) -> str:
-    return "".join(f"{known}\x00{value}\x01" for known, value in facts)
+    return "".join(f"{prompt}\x00{value}\x01" for prompt, value in facts)
 
 
 def _looks(thing: Thing) -> list[tuple[str, str]]:
@@ -85,26 +85,26 @@ def _facts(scene: Scene, rng: np.random.Generator) -> list[tuple[str, str]]:
     facts = []
     for question in questions_on(scene):
         side = "above" if question.vertical else "left"
-        known = {
+        values = {
             "color": f" color {question.about}",
             "shape": f" shape {question.about}",
             "place": f" place {question.about}",
             "number": f" number {question.about}",
             "relation": f" {side} {question.other} {question.about}",
         }[question.kind]
-        facts.append((question.kind, known, f" {answer(scene, question)}"))
-    drawn: list[tuple[str, str]] = []
-    for kind, most in (("color", 3), ("shape", 3), ("place", 3), ("number", 4), ("relation", 4)):
-        of_kind = [(known, value) for k, known, value in facts if k == kind]
-        for known, value in [of_kind[i] for i in rng.permutation(len(of_kind))[:most]]:
+        facts.append((question.kind, values, f" {answer(scene, question)}"))
+    sample: list[tuple[str, str]] = []
+    for kind, limit in (("color", 3), ("shape", 3), ("place", 3), ("number", 4), ("relation", 4)):
+        of_kind = [(values, value) for k, values, value in facts if k == kind]
+        for values, value in [of_kind[i] for i in rng.permutation(len(of_kind))[:limit]]:
             lettered = rng.random() < 0.3
-            drawn.append(_with_options(known, value, rng) if lettered else (known, value))
+            sample.append(_with_options(values, value, rng) if lettered else (values, value))
     for thing in _unique(scene)[:2]:
-        drawn += _looks(thing)[1:]
+        sample += _looks(thing)[1:]
     words = [word for pool in _POOLS for word in pool]
     for word in (words[i] for i in rng.permutation(len(words))[:4]):
-        drawn.append(_with_options(f" find {word}", f" {word}", rng))
-    return [drawn[i] for i in rng.permutation(len(drawn))]
+        sample.append(_with_options(f" find {word}", f" {word}", rng))
+    return [sample[i] for i in rng.permutation(len(sample))]
 
 
 # Words that can be each other's wrong options.
@@ -116,18 +116,19 @@ def _unique(scene: Scene) -> list[Thing]:
     return [thing for thing in scene.things if shapes.count(thing.shape) == 1]
 
 
-def _with_options(known: str, value: str, rng: np.random.Generator) -> tuple[str, str]:
+def _with_options(prompt: str, value: str, rng: np.random.Generator) -> tuple[str, str]:
     """Return the fact with lettered options before it, and the letter instead of the value.
 
     "find" and a word is a drill that needs no image: which letter has this word?
     """
-    right = value.strip()
-    pool = next(pool for pool in _POOLS if right in pool)
-    wrong = [word for word in pool if word != right]
-    options = [right, *(wrong[i] for i in rng.permutation(len(wrong))[: int(rng.integers(1, 4))])]
+    gold = value.strip()
+    pool = next(pool for pool in _POOLS if gold in pool)
+    distractors = [word for word in pool if word != gold]
+    order = rng.permutation(len(distractors))[: int(rng.integers(1, 4))]
+    options = [gold, *(distractors[i] for i in order)]
     options = [options[i] for i in rng.permutation(len(options))]
-    listed = "".join(f"\n{LETTERS[i]}. {option}" for i, option in enumerate(options))
-    return f" options{listed}\n{known.strip()}", f" {LETTERS[options.index(right)]}"
+    option_lines = "".join(f"\n{LETTERS[i]}. {option}" for i, option in enumerate(options))
+    return f" options{option_lines}\n{prompt.strip()}", f" {LETTERS[options.index(gold)]}"
 
 
 def question_turns(scene: Scene, rng: np.random.Generator, n_turns: int = 4) -> list[Turn]:
@@ -165,18 +166,18 @@ def asked_turn(
     if not of_kind:
         return None
     question = of_kind[rng.integers(len(of_kind))]
-    right = answer(scene, question)
-    if right == "0" and rng.random() < 0.75:
+    right_answer = answer(scene, question)
+    if right_answer == "0" and rng.random() < 0.75:
         return None
     text = question.text(0 if rng.random() < 0.5 else int(rng.integers(1, 3)))
     if rng.random() < open_share:
-        return open_prompt(text), f" {right}"
+        return open_prompt(text), f" {right_answer}"
     options = _options(scene, question, rng)
-    return choice_prompt(text, options), f" {LETTERS[options.index(str(right))]}"
+    return choice_prompt(text, options), f" {LETTERS[options.index(str(right_answer))]}"
 
 
 def _options(scene: Scene, question: Question, rng: np.random.Generator) -> list[str]:
-    right = answer(scene, question)
+    gold = answer(scene, question)
     pool = {
         "color": COLORS,
         "shape": SHAPES,
@@ -187,9 +188,12 @@ def _options(scene: Scene, question: Question, rng: np.random.Generator) -> list
     if rng.random() < 0.1:  # options of any kind, as in a generalised benchmark
         pool = (*COLORS, *SHAPES, *NUMBERS, *PLACES)
     n_options = min(len(pool), int(rng.integers(3, 5)))
-    wrong = [option for option in pool if option != right]
-    chosen = [str(right), *(wrong[i] for i in rng.permutation(len(wrong))[: n_options - 1])]
-    return [chosen[i] for i in rng.permutation(len(chosen))]
+    distractors = [option for option in pool if option != gold]
+    options = [
+        str(gold),
+        *(distractors[i] for i in rng.permutation(len(distractors))[: n_options - 1]),
+    ]
+    return [options[i] for i in rng.permutation(len(options))]
 
 
 def find_turn(rng: np.random.Generator) -> Turn:
@@ -197,8 +201,8 @@ def find_turn(rng: np.random.Generator) -> Turn:
     pool = _POOLS[rng.integers(len(_POOLS))] if rng.random() < 0.5 else WORDS
     n_options = min(len(pool), int(rng.integers(2, 5)))
     options = [pool[i] for i in rng.permutation(len(pool))[:n_options]]
-    right = int(rng.integers(n_options))
-    return choice_prompt(f"find {options[right]}", options), f" {LETTERS[right]}"
+    right_slot = int(rng.integers(n_options))
+    return choice_prompt(f"find {options[right_slot]}", options), f" {LETTERS[right_slot]}"
 
 
 def lookup_turns(scene: Scene, rng: np.random.Generator) -> list[Turn]:

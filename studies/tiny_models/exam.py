@@ -53,9 +53,9 @@ class Pool:
                 rows.append(pixels.reshape(1, *pixels.shape[-3:]).half())
         return cls(scenes, torch.cat(rows), grid)
 
-    def drop_overlap(self, others: list[Scene]) -> None:
+    def drop_overlap(self, scenes: list[Scene]) -> None:
         """Drop every training scene that is also in ``others`` or in ``shapes-vqa``."""
-        held_out = {s.content_hash() for s in [*others, *shapes_vqa_scenes()]}
+        held_out = {s.content_hash() for s in [*scenes, *shapes_vqa_scenes()]}
         keep = [i for i, s in enumerate(self.scenes) if s.content_hash() not in held_out]
         self.scenes, self.pixels = [self.scenes[i] for i in keep], self.pixels[keep]
 
@@ -103,11 +103,11 @@ class Exam:
     def grade(self, model: Any) -> dict[str, Any]:
         """Return accuracy overall, without images, and by kind."""
         model.eval()
-        right = self._outcomes(model, with_images=True)
+        outcomes = self._outcomes(model, with_images=True)
         kinds = np.array([family.question.kind for family in self.families])
         accuracies = {
-            "accuracy": round(float(right.mean()), 4),
-            **{k: round(float(right[kinds == k].mean()), 3) for k in KINDS},
+            "accuracy": round(float(outcomes.mean()), 4),
+            **{k: round(float(outcomes[kinds == k].mean()), 3) for k in KINDS},
             "text_only": round(float(self._outcomes(model, with_images=False).mean()), 4),
         }
         model.train()
@@ -118,17 +118,17 @@ class Exam:
         replies = [_reply(self.processor, f" {letter}") for letter in LETTERS[:4]]
         ids = self.processor.tokenizer(replies, add_special_tokens=False)["input_ids"]
         letter_ids = [tokens[0] for tokens in ids]
-        right, prompts = [], self.prompts
+        outcomes, prompts = [], self.prompts
         for start in range(0, len(prompts), 100):
             rows = list(range(start, min(start + 100, len(prompts))))
             turns = [[(prompts[i], " A")] for i in rows]
             images = self.pool.inputs(rows) if with_images else {}
             batch = batch_of(self.processor, turns, images)
-            first = (batch.pop("labels") != IGNORE).int().argmax(1)
-            logits = model(**batch).logits[torch.arange(len(rows)), first - 1][:, letter_ids]
+            starts = (batch.pop("labels") != IGNORE).int().argmax(1)
+            logits = model(**batch).logits[torch.arange(len(rows)), starts - 1][:, letter_ids]
             for i, row in zip(rows, logits, strict=True):
-                right.append(int(row[: len(self.families[i].options)].argmax()) == self.gold[i])
-        return np.array(right)
+                outcomes.append(int(row[: len(self.families[i].options)].argmax()) == self.gold[i])
+        return np.array(outcomes)
 
 
 def batch_of(
@@ -185,18 +185,18 @@ def _rendered(processor: Any) -> tuple[str, str, str]:
 def encode(processor: Any, turns: list[Turn], with_image: bool) -> tuple[list[int], list[int]]:
     """Return ids and labels of a conversation; the ids are those of the rendered template."""
     image = _IMAGES[type(processor).__name__]
-    prompt, end, after = _rendered(processor)
+    prompt, end, suffix = _rendered(processor)
     pieces: list[tuple[str, bool]] = []
     for i, (message, reply) in enumerate(turns):
         reply = _reply(processor, reply)
         pieces.append((prompt.format(image if with_image and i == 0 else "", message), False))
         if "\x00" in reply:
             for fact in reply.split("\x01")[:-1]:
-                known, value = fact.split("\x00")
-                pieces += [(known, False), (value, True)]
+                prompt_text, value = fact.split("\x00")
+                pieces += [(prompt_text, False), (value, True)]
         else:
             pieces.append((reply, True))
-        pieces += [(end, "\x00" not in reply), (after, False)]
+        pieces += [(end, "\x00" not in reply), (suffix, False)]
     texts = [text for text, _ in pieces]
     encoded = processor.tokenizer(texts, add_special_tokens=False)["input_ids"]
     ids: list[int] = []

@@ -181,8 +181,8 @@ def train_lineage(
     with exclusive_lock(folder, name):
         if not is_trained(folder, lineage, mixed):
             make_folder(partial)
-            begun = (beside or folder) / f"{lineage.name}{_BEGUN}"
-            _Training(lineage, partial, steps or LEVELS[lineage.level], mixed, begun).run()
+            checkpoint = (beside or folder) / f"{lineage.name}{_BEGUN}"
+            _Training(lineage, partial, steps or LEVELS[lineage.level], mixed, checkpoint).run()
             (partial / _STATE).unlink()
             replace_folder(partial, final)
     record: dict[str, Any] = json.loads((final / RECORD).read_text())
@@ -198,10 +198,10 @@ class _Training:
         folder: Path,
         steps: Steps,
         mixed: MixedIn | None = None,
-        begun: Path | None = None,
+        checkpoint: Path | None = None,
     ) -> None:
         self.lineage, self.folder, self.steps = lineage, folder, steps
-        self.mixed, self.begun = mixed, begun
+        self.mixed, self.begun = mixed, checkpoint
         self.lines: list[dict[str, Any]] = []
         self.n_lessons = 0
         self.seconds_before = 0.0
@@ -230,8 +230,8 @@ class _Training:
         self._resume()
         extra = None
         if self.mixed:
-            own = np.random.default_rng([self.lineage.seed, self.mixed.seed])
-            extra = self.mixed.extra(teaching.processor, own)
+            mix_rng = np.random.default_rng([self.lineage.seed, self.mixed.seed])
+            extra = self.mixed.extra(teaching.processor, mix_rng)
         lessons = [
             Lesson(
                 "letters",
@@ -338,22 +338,24 @@ def grade(folder: Path, n_items: int) -> dict[str, Any]:
     with TemporaryDirectory() as temporary:
         images = ImageStore(Path(temporary))
         items = shapes_vqa(images, n_items)
-        other = [_perturbed(item, images, row) for row, item in enumerate(items)]
+        perturbed = [_perturbed(item, images, row) for row, item in enumerate(items)]
         for start in range(0, n_items, 60):
             rows = range(start, min(start + 60, n_items))
-            asked = {
+            probes_by_side = {
                 "original": [prompts.probe(items[i], "original") for i in rows],
                 "perturbed": [
-                    prompts.probe(items[i], "perturbed", images=(other[i][0],)) for i in rows
+                    prompts.probe(items[i], "perturbed", images=(perturbed[i][0],)) for i in rows
                 ],
                 "text_only": [prompts.probe(items[i], "text_only", images=()) for i in rows],
             }
-            for variant, probes in asked.items():
-                gold = [other[i][1] if variant == "perturbed" else items[i].answer for i in rows]
-                for reply, right in zip(vlm.ask(probes, images), gold, strict=True):
+            for variant, probes in probes_by_side.items():
+                gold = [
+                    perturbed[i][1] if variant == "perturbed" else items[i].answer for i in rows
+                ]
+                for reply, gold_choice in zip(vlm.ask(probes, images), gold, strict=True):
                     if isinstance(reply, Exception):
                         raise reply
-                    outcomes[variant].append(reply.choice == right)
+                    outcomes[variant].append(reply.choice == gold_choice)
     pairs = list(zip(outcomes["original"], outcomes["perturbed"], strict=True))
     kinds = [item.category for item in items]
     return {
@@ -374,7 +376,7 @@ def _perturbed(item: Item, images: ImageStore, row: int) -> tuple[ImageRef, int]
     """Return another member's picture, and which option is right on it."""
     family = QuestionFamily.from_json(item.extra["family"])
     options = item.options or ()
-    others = [i for i in range(len(options)) if i != item.answer]
-    new = others[int(np.random.default_rng([row, 20_261_122]).integers(len(others)))]
-    picture = render(family.scenes[family.options.index(options[new])])
-    return images.put_image(picture, f"{item.name} perturbed"), new
+    wrong_slots = [i for i in range(len(options)) if i != item.answer]
+    answer = wrong_slots[int(np.random.default_rng([row, 20_261_122]).integers(len(wrong_slots)))]
+    picture = render(family.scenes[family.options.index(options[answer])])
+    return images.put_image(picture, f"{item.name} perturbed"), answer

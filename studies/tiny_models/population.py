@@ -75,25 +75,27 @@ def train_population(
     ``share`` leaves the others to other machines.
     """
     make_folder(folder)
-    own = [lineage for number, lineage in enumerate(lineages) if share.owns_index(number)]
-    left = [lineage for lineage in own if not is_trained(folder, lineage)]
-    print(budget(own, left, n_workers), flush=True)
+    assigned = [lineage for number, lineage in enumerate(lineages) if share.owns_index(number)]
+    untrained = [lineage for lineage in assigned if not is_trained(folder, lineage)]
+    print(budget(assigned, untrained, n_workers), flush=True)
     with process_pool(n_workers) as pool:
-        for finished in as_completed([pool.submit(train_lineage, folder, one) for one in left]):
+        for finished in as_completed(
+            [pool.submit(train_lineage, folder, job) for job in untrained]
+        ):
             finished.result()
             write_list(folder, lineages)
 
 
-def budget(lineages: Sequence[Lineage], left: Sequence[Lineage], n_workers: int) -> str:
+def budget(lineages: Sequence[Lineage], untrained: Sequence[Lineage], n_workers: int) -> str:
     """Return how many CPU hours the unfinished lineages are expected to take.
 
     >>> budget(planned(4), planned(4)[:2], n_workers=1)
     '2 of 4 lineages are finished; the others take about 0.3 CPU hours on 1 worker'
     """
-    hours = sum(CPU_MINUTES[one.size, one.level] for one in left) / 60
+    hours = sum(CPU_MINUTES[lineage.size, lineage.level] for lineage in untrained) / 60
     workers = f"{n_workers} worker" + ("s" if n_workers > 1 else "")
     return (
-        f"{len(lineages) - len(left)} of {len(lineages)} lineages are finished;"
+        f"{len(lineages) - len(untrained)} of {len(lineages)} lineages are finished;"
         f" the others take about {hours:.1f} CPU hours on {workers}"
     )
 
@@ -101,9 +103,9 @@ def budget(lineages: Sequence[Lineage], left: Sequence[Lineage], n_workers: int)
 def records(folder: Path, lineages: Sequence[Lineage]) -> list[dict[str, Any]]:
     """Return the records of the finished lineages (`lineage.train_lineage`)."""
     return [
-        json.loads((folder / one.name / RECORD).read_text())
-        for one in lineages
-        if is_trained(folder, one)
+        json.loads((folder / lineage.name / RECORD).read_text())
+        for lineage in lineages
+        if is_trained(folder, lineage)
     ]
 
 
@@ -126,10 +128,10 @@ def write_list(folder: Path, lineages: Sequence[Lineage], path: Path | None = No
 def write_logs(folder: Path, lineages: Sequence[Lineage], path: Path) -> Path:
     """Write the logs of all finished lineages to one JSONL file, each line with its name."""
     lines = [
-        json.dumps({"lineage": one.name, **json.loads(line)})
-        for one in lineages
-        if is_trained(folder, one)
-        for line in (folder / one.name / LOG).read_text().splitlines()
+        json.dumps({"lineage": lineage.name, **json.loads(line)})
+        for lineage in lineages
+        if is_trained(folder, lineage)
+        for line in (folder / lineage.name / LOG).read_text().splitlines()
     ]
     return write_atomically(path, "".join(f"{line}\n" for line in lines))
 

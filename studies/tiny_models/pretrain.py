@@ -193,8 +193,8 @@ class Pretraining:
             loss.backward()  # type: ignore[no-untyped-call]
             if step % 100 == 0 or step == n_steps - 1:
                 hits = [(s.argmax(1) == truth[:, i]).float() for i, s in enumerate(scores)]
-                named = zip(("color", "shape", "height", "side"), hits, strict=True)
-                accuracies = {name: hit.mean().item() for name, hit in named}
+                named_hits = zip(("color", "shape", "height", "side"), hits, strict=True)
+                accuracies = {name: hit.mean().item() for name, hit in named_hits}
                 self.log("cells", step=step, loss=loss.item(), **accuracies)
         self.freeze_vision()
 
@@ -224,13 +224,13 @@ class Pretraining:
             turns = [lesson.turns_on(self.pool.scenes[i]) for i in rows]
             images, n_text_only = {} if blind else self.pool.inputs(rows), 0
             if (extra := lesson.extra) and not blind:
-                added = slice(n_extra, n_extra := extra.due(step, lesson.n_steps))
-                turns += extra.turns[added]
+                span = slice(n_extra, n_extra := extra.due(step, lesson.n_steps))
+                turns += extra.turns[span]
                 if extra.pool:
-                    shown = extra.pool.inputs(extra.rows[added])
-                    images = {name: torch.cat([images[name], shown[name]]) for name in images}
+                    inputs = extra.pool.inputs(extra.rows[span])
+                    images = {name: torch.cat([images[name], inputs[name]]) for name in images}
                 else:
-                    n_text_only = added.stop - added.start
+                    n_text_only = span.stop - span.start
                 counts = {"mixed_in": n_extra}
             batch = batch_of(self.processor, turns, images, n_text_only)
             loss = self._loss(batch)
@@ -261,12 +261,12 @@ class Pretraining:
         linear = {id(m.weight) for m in self.model.modules() if isinstance(m, torch.nn.Linear)}
         linear.discard(id(self.model.get_input_embeddings().weight))  # the tied output layer's
         matrices = [p for p in parameters if id(p) in linear]
-        rest = [p for p in parameters if id(p) not in linear]
+        other_weights = [p for p in parameters if id(p) not in linear]
         optimizers: list[torch.optim.Optimizer] = [
             torch.optim.Muon(
                 matrices, self.rate, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"
             ),
-            torch.optim.AdamW(rest, self.rate, weight_decay=0.01, betas=(0.9, 0.98)),
+            torch.optim.AdamW(other_weights, self.rate, weight_decay=0.01, betas=(0.9, 0.98)),
         ]
         schedules = [
             torch.optim.lr_scheduler.OneCycleLR(

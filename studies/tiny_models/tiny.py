@@ -125,7 +125,7 @@ def plain_template(family: str) -> str:
     return LLAVA_TEMPLATE.replace("<image>\n", _IMAGE_MARKS[family])
 
 
-def _tokenizer(corpus: list[str], special: list[str], **named: str) -> PreTrainedTokenizerFast:
+def _tokenizer(corpus: list[str], special: list[str], **roles: str) -> PreTrainedTokenizerFast:
     """Fit a byte-level BPE in which a word, with its leading space, is one token."""
     tokenizer = Tokenizer(models.BPE())
     words = pre_tokenizers.Split(Regex(r"\s?[A-Za-z0-9]+|\s?[^\sA-Za-z0-9]+|\s"), "isolated")
@@ -143,8 +143,8 @@ def _tokenizer(corpus: list[str], special: list[str], **named: str) -> PreTraine
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         padding_side="left",
-        additional_special_tokens=[s for s in special if s not in named.values()],
-        **named,
+        additional_special_tokens=[s for s in special if s not in roles.values()],
+        **roles,
     )
 
 

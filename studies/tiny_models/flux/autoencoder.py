@@ -59,7 +59,7 @@ def _pass_colors(autoencoder: Any) -> None:
     """
     encoder, decoder = autoencoder.encoder, autoencoder.decoder
     spread = torch.cat([torch.eye(3), -torch.eye(3)])  # three colours to six channels
-    same = torch.eye(6)
+    identity = torch.eye(6)
     _set_tap(encoder.conv_in, spread)
     _set_tap(decoder.conv_in, spread)
     _set_tap(encoder.conv_out, spread.T)
@@ -69,10 +69,10 @@ def _pass_colors(autoencoder: Any) -> None:
             if name.endswith("conv2"):
                 module.weight[:6], module.bias[:6] = 0, 0
             elif name.endswith("conv_shortcut") or ".upsamplers" in name and name.endswith("conv"):
-                _set_tap(module, same)
+                _set_tap(module, identity)
             elif ".downsamplers" in name and name.endswith("conv"):
-                _set_tap(module, same)
-                module.weight[:6, :6, :2, :2] = same[..., None, None] / 4
+                _set_tap(module, identity)
+                module.weight[:6, :6, :2, :2] = identity[..., None, None] / 4
 
 
 def _set_tap(convolution: Any, matrix: torch.Tensor) -> None:
@@ -122,13 +122,13 @@ def _fit(
             else:
                 spread = noise / autoencoder.config.scaling_factor
                 latents = posterior.mean + spread * torch.randn_like(posterior.mean)
-            drawn = autoencoder.decode(latents).sample.float()
-        difference = functional.l1_loss(drawn, pictures) + functional.mse_loss(drawn, pictures)
-        hue = functional.l1_loss(_opponents(drawn), _opponents(pictures))
+            output = autoencoder.decode(latents).sample.float()
+        difference = functional.l1_loss(output, pictures) + functional.mse_loss(output, pictures)
+        hue = functional.l1_loss(_opponents(output), _opponents(pictures))
         kl = posterior.kl().float().mean() / posterior.mean[0].numel()
         loss = difference + _COLOR * hue + _KL * kl
         if noise is not None:
-            loss = loss + _SLOPE * functional.l1_loss(_slopes(drawn), _slopes(pictures))
+            loss = loss + _SLOPE * functional.l1_loss(_slopes(output), _slopes(pictures))
         optimizer.step(loss, step, step / n_steps)
         error.add(difference.item())
         off.add(hue.item())
@@ -152,14 +152,14 @@ def _opponents(pictures: torch.Tensor) -> torch.Tensor:
 
 def _slopes(pictures: torch.Tensor) -> torch.Tensor:
     """Return differences to the next pixel on the right and below, in one row."""
-    right, below = pictures.diff(dim=3), pictures.diff(dim=2)
-    return torch.cat([right.flatten(), below.flatten()])
+    horizontal, vertical = pictures.diff(dim=3), pictures.diff(dim=2)
+    return torch.cat([horizontal.flatten(), vertical.flatten()])
 
 
-def _stage(done: float) -> tuple[int, int]:
+def _stage(progress: float) -> tuple[int, int]:
     """Return the side of the crops and their number, when the fraction ``done`` is over."""
     ends = np.cumsum([share for share, _, _ in _STAGES])
-    _, side, n_crops = _STAGES[min(int((done >= ends).sum()), len(_STAGES) - 1)]
+    _, side, n_crops = _STAGES[min(int((progress >= ends).sum()), len(_STAGES) - 1)]
     return side, n_crops
 
 
@@ -167,10 +167,10 @@ def _crops(pool: np.ndarray, rng: np.random.Generator, side: int, n_crops: int) 
     """Return crops of random pictures, some of them of the edges."""
     crops: list[np.ndarray] = []
     for picture in pool[rng.integers(len(pool), size=n_crops)]:
-        top, left = (int(rng.integers(SIZE - side + 1)) for _ in range(2))
+        y, x = (int(rng.integers(SIZE - side + 1)) for _ in range(2))
         if rng.random() < _EDGE_SHARE:
             picture = edges(Image.fromarray(picture))
-        crops.append(picture[top : top + side, left : left + side])
+        crops.append(picture[y : y + side, x : x + side])
     return as_tensor(crops)
 
 

@@ -121,17 +121,17 @@ class Denoising:
         self.joined = True
 
     def learn(
-        self, examples: Examples, rng: np.random.Generator, n: int, done: float, *, control: bool
+        self, examples: Examples, rng: np.random.Generator, n: int, share: float, *, control: bool
     ) -> None:
         """Take one step on ``n`` examples, with or without the ControlNet."""
         if control and not self.joined:
             self.join()
-        rows, others = examples.draw(rng, n)
+        rows, partners = examples.draw(rng, n)
         clean = examples.pictures[rows].float()
         texts = examples.texts[rows].float()
         texts[torch.from_numpy(rng.random(n) < _EMPTY_CAPTIONS)] = self.empty
-        same = torch.from_numpy(rng.random(n) < 0.25)
-        others = torch.where(same, rows, others)
+        is_same = torch.from_numpy(rng.random(n) < 0.25)
+        partners = torch.where(is_same, rows, partners)
         level = torch.sigmoid(torch.randn(n) * _SPREAD)
         level = _SHIFT * level / (1 + (_SHIFT - 1) * level)
         noise = torch.randn_like(clean)
@@ -147,18 +147,20 @@ class Denoising:
                 noisy,
                 level,
                 texts,
-                examples.controls[others].float(),
+                examples.controls[partners].float(),
                 strength,
             )
         weights = _weights(clean)
         if control:
-            weights = weights + _CHANGED * (examples.of_tokens(rows) != examples.of_tokens(others))
+            weights = weights + _CHANGED * (
+                examples.of_tokens(rows) != examples.of_tokens(partners)
+            )
         error = (weights[..., None] * (velocity.float() - (noise - clean)) ** 2).mean()
         noisiest = level >= level.quantile(0.7)
-        naming, right = self.namer.loss(examples.of_tokens(rows), noisiest)
-        self.optimizer.step(error + _NAMING * naming, self.step, done)
+        naming, accuracy = self.namer.loss(examples.of_tokens(rows), noisiest)
+        self.optimizer.step(error + _NAMING * naming, self.step, share)
         self.loss.add(error.item())
-        self.named.add(right)
+        self.named.add(accuracy)
         self.step += 1
 
     def save(self, folder: Path) -> None:

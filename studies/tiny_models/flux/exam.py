@@ -31,8 +31,8 @@ class Exercise:
     def draw(cls, rng: np.random.Generator, kind: str) -> Exercise:
         """Draw a family that is not in the benchmark, and two of its members."""
         family = new_family(rng, kind)
-        original, wanted = rng.permutation(len(family.scenes))[:2]
-        return cls(family, int(original), int(wanted))
+        original, target = rng.permutation(len(family.scenes))[:2]
+        return cls(family, int(original), int(target))
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Exam:
 
         "cells as before" are those that are alike in both members, "cells changed" the others.
         """
-        drawn = draw_edits(pipeline, self.exercises, steps=steps, weight=weight)
-        return grades(self.exercises, [read_picture(picture) for picture in drawn])
+        pictures = draw_edits(pipeline, self.exercises, steps=steps, weight=weight)
+        return grades(self.exercises, [read_picture(picture) for picture in pictures])
 
 
 @torch.inference_mode()
@@ -72,13 +72,13 @@ def draw_edits(
 ) -> list[Image.Image]:
     """Return an edit for each exercise, without true guidance."""
     pipeline.set_progress_bar_config(disable=True)
-    drawn: list[Image.Image] = []
+    pictures: list[Image.Image] = []
     for start in range(0, len(exercises), batch_size):
-        some = exercises[start : start + batch_size]
-        originals = [render(e.family.scenes[e.original]) for e in some]
+        batch = exercises[start : start + batch_size]
+        originals = [render(e.family.scenes[e.original]) for e in batch]
         with torch.autocast("cpu", torch.bfloat16):
             result = pipeline(
-                prompt=[describe(e.family.scenes[e.wanted]) for e in some],
+                prompt=[describe(e.family.scenes[e.wanted]) for e in batch],
                 control_image=[Image.fromarray(edges(picture)) for picture in originals],
                 controlnet_conditioning_scale=weight,
                 num_inference_steps=steps,
@@ -86,20 +86,20 @@ def draw_edits(
                 width=SIZE,
                 height=SIZE,
                 generator=[
-                    torch.Generator().manual_seed(seed + start + i) for i in range(len(some))
+                    torch.Generator().manual_seed(seed + start + i) for i in range(len(batch))
                 ],
             )
-        drawn += result.images
-    return drawn
+        pictures += result.images
+    return pictures
 
 
 def grades(exercises: tuple[Exercise, ...], readings: list[Reading]) -> dict[str, Any]:
     """Return what `Exam.grade` does, from what was read off the edits."""
-    right: Counter[str] = Counter()
+    n_right: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for exercise, reading in zip(exercises, readings, strict=True):
         family = exercise.family
-        before, wanted = family.scenes[exercise.original], family.scenes[exercise.wanted]
+        scene, target = family.scenes[exercise.original], family.scenes[exercise.wanted]
         answer = reading.answer(family.question)
         outcomes = [
             (family.question.kind, answer == family.options[exercise.wanted]),
@@ -109,16 +109,16 @@ def grades(exercises: tuple[Exercise, ...], readings: list[Reading]) -> dict[str
         for row in range(GRID):
             for column in range(GRID):
                 cell = (row, column)
-                kept = _held(before, cell) == _held(wanted, cell)
-                read = next((t for t in reading.things if t.cell == cell), None)
-                seen = (read.shape, read.color) if read else None
-                as_wanted = cell not in reading.unreadable and seen == _held(wanted, cell)
-                outcomes.append(("cells as before" if kept else "cells changed", as_wanted))
+                is_unchanged = _held(scene, cell) == _held(target, cell)
+                thing = next((t for t in reading.things if t.cell == cell), None)
+                contents = (thing.shape, thing.color) if thing else None
+                as_wanted = cell not in reading.unreadable and contents == _held(target, cell)
+                outcomes.append(("cells as before" if is_unchanged else "cells changed", as_wanted))
                 outcomes.append(("cells unreadable", cell in reading.unreadable))
         for name, outcome in outcomes:
-            right[name] += outcome
+            n_right[name] += outcome
             total[name] += 1
-    return {name: f"{right[name]}/{total[name]}" for name in total}
+    return {name: f"{n_right[name]}/{total[name]}" for name in total}
 
 
 def _held(scene: Scene, cell: tuple[int, int]) -> tuple[str, str] | None:

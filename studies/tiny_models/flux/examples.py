@@ -47,9 +47,9 @@ class Examples:
         """Return rows to draw, and for each another member of its group (or itself)."""
         groups = rng.integers(len(self.starts), size=n)
         starts, sizes = self.starts[groups].numpy(), self.sizes[groups].numpy()
-        drawn = rng.integers(sizes)
-        other = (drawn + rng.integers(1, np.maximum(sizes, 2))) % sizes
-        return torch.from_numpy(starts + drawn), torch.from_numpy(starts + other)
+        members = rng.integers(sizes)
+        other_members = (members + rng.integers(1, np.maximum(sizes, 2))) % sizes
+        return torch.from_numpy(starts + members), torch.from_numpy(starts + other_members)
 
     def of_tokens(self, rows: torch.Tensor) -> torch.Tensor:
         """Return what the cell of each image token holds, shape (rows, 196)."""
@@ -90,12 +90,12 @@ def encode_groups(groups: list[tuple[Scene, ...]], parts: Any) -> Examples:
     sizes = torch.tensor([len(group) for group in groups])
     pictures, controls, texts = [], [], []
     for start in range(0, len(scenes), 8 * _CHUNK):
-        some = scenes[start : start + 8 * _CHUNK]
-        pixels = [pixels_of(scene) for scene in some]
-        drawn = [edges(Image.fromarray(picture)) for picture in pixels]
-        captions = [describe(scene) for scene in some]
+        chunk = scenes[start : start + 8 * _CHUNK]
+        pixels = [pixels_of(scene) for scene in chunk]
+        canny_edges = [edges(Image.fromarray(picture)) for picture in pixels]
+        captions = [describe(scene) for scene in chunk]
         pictures.append(encode_pictures(parts.vae, pixels).half())
-        controls.append(encode_pictures(parts.vae, drawn).half())
+        controls.append(encode_pictures(parts.vae, canny_edges).half())
         texts.append(encode_captions(parts.text_encoder_2, parts.tokenizer_2, captions).half())
     return Examples(
         torch.cat(pictures),
@@ -111,17 +111,17 @@ def draw_groups(
     rng: np.random.Generator, n_families: int, n_few: int
 ) -> tuple[list[tuple[Scene, ...]], list[tuple[Scene, ...]]]:
     """Return scenes of one to three things, and families of all kinds."""
-    few: list[tuple[Scene, ...]] = [
+    small_groups: list[tuple[Scene, ...]] = [
         (few_things(rng, int(rng.integers(1, 4))),) for _ in range(n_few)
     ]
-    return few, [new_family(rng).scenes for _ in range(n_families)]
+    return small_groups, [new_family(rng).scenes for _ in range(n_families)]
 
 
 def cached(path: Path, make: Any) -> Examples:
     """Return the examples stored at ``path``, or make and store them."""
     if path.exists():
         return Examples(**torch.load(path))
-    made: Examples = make()
+    examples: Examples = make()
     path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(vars(made), path)
-    return made
+    torch.save(vars(examples), path)
+    return examples

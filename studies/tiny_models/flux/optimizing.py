@@ -28,36 +28,36 @@ class Optimizer:
 
     def __init__(
         self,
-        named: Iterable[tuple[str, torch.nn.Parameter]],
+        named_weights: Iterable[tuple[str, torch.nn.Parameter]],
         *,
         matrix_rate: float = 0.02,
         rate: float = 3e-3,
         warm_up: int = 100,
     ) -> None:
-        named = [(name, weight) for name, weight in named if weight.requires_grad]
-        self.weights = [weight for _, weight in named]
+        named_weights = [(name, weight) for name, weight in named_weights if weight.requires_grad]
+        self.weights = [weight for _, weight in named_weights]
         self.warm_up = warm_up
         matrices = [
             weight
-            for name, weight in named
+            for name, weight in named_weights
             if weight.ndim == 2 and not any(part in name for part in _NOT_MATRICES)
         ]
-        chosen = {id(weight) for weight in matrices}
-        distances = [weight for name, weight in named if "relative" in name]
-        chosen |= {id(weight) for weight in distances}
-        rest = [weight for weight in self.weights if id(weight) not in chosen]
+        matrix_ids = {id(weight) for weight in matrices}
+        distances = [weight for name, weight in named_weights if "relative" in name]
+        matrix_ids |= {id(weight) for weight in distances}
+        vectors = [weight for weight in self.weights if id(weight) not in matrix_ids]
         self.parts: list[tuple[torch.optim.Optimizer, float]] = []
         if matrices:
             muon = torch.optim.Muon(matrices, matrix_rate, weight_decay=0.0, momentum=0.95)
             self.parts.append((muon, matrix_rate))
-        for some, rise in ((rest, rate), (distances, 10 * rate)):
-            if some:
-                adam = torch.optim.AdamW(some, rise, weight_decay=0.0, betas=(0.9, 0.98))
+        for weights, rise in ((vectors, rate), (distances, 10 * rate)):
+            if weights:
+                adam = torch.optim.AdamW(weights, rise, weight_decay=0.0, betas=(0.9, 0.98))
                 self.parts.append((adam, rise))
 
-    def step(self, loss: torch.Tensor, number: int, done: float) -> None:
+    def step(self, loss: torch.Tensor, number: int, progress: float) -> None:
         """Take step ``number``, when the fraction ``done`` of the lesson is over."""
-        scale = min(1.0, (number + 1) / self.warm_up) * min(1.0, max(0.02, (1 - done) / 0.4))
+        scale = min(1.0, (number + 1) / self.warm_up) * min(1.0, max(0.02, (1 - progress) / 0.4))
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.weights, 1.0)
         for optimizer, rate in self.parts:

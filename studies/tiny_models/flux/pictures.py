@@ -47,8 +47,8 @@ def few_things(rng: np.random.Generator, n_things: int) -> Scene:
 
 def edges(picture: Image.Image) -> np.ndarray:
     """Return Canny edges as an RGB picture, shape (height, width, 3) of uint8."""
-    found = need("cv2", "diffusion").Canny(np.asarray(picture), *CANNY)
-    return np.repeat(found[..., None], 3, axis=2)
+    canny = need("cv2", "diffusion").Canny(np.asarray(picture), *CANNY)
+    return np.repeat(canny[..., None], 3, axis=2)
 
 
 def as_tensor(pictures: list[np.ndarray]) -> torch.Tensor:

@@ -37,19 +37,19 @@ def new_tokenizer(max_length: int = MAX_TOKENS, *, start: bool = False) -> Any:
     specials = ["<pad>", "</s>", "<unk>", *(["<s>"] if start else [])]
     words = [*specials, *COLORS, *SHAPES, *map(str, range(GRID * GRID + 1)), *_CELLS]
     ids = {word: number for number, word in enumerate(words)}
-    made = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
-    made.normalizer = normalizers.Sequence(
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
+    tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Lowercase(), normalizers.Replace(Regex(_FILLERS), " ")]
     )
-    made.pre_tokenizer = pre_tokenizers.Split(
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(
         Regex(r"row \d column \d|\w+"), "removed", invert=True
     )
-    made.post_processor = processors.TemplateProcessing(
+    tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A </s>" if start else "$A </s>",
         special_tokens=[(word, ids[word]) for word in specials if word in ("<s>", "</s>")],
     )
     return PreTrainedTokenizerFast(
-        tokenizer_object=made,
+        tokenizer_object=tokenizer,
         model_max_length=max_length,
         pad_token="<pad>",
         eos_token="</s>",
@@ -111,11 +111,11 @@ def token_ids(tokenizer: Any, captions: list[str]) -> torch.Tensor:
 
 def contents(scene: Scene) -> list[int]:
     """Return what each of the 16 cells holds, in reading order: 0, or a shape and a colour."""
-    held = [0] * (GRID * GRID)
+    cells = [0] * (GRID * GRID)
     for thing in scene.things:
         kind = SHAPES.index(thing.shape) * len(COLORS) + COLORS.index(thing.color)
-        held[thing.cell[0] * GRID + thing.cell[1]] = 1 + kind
-    return held
+        cells[thing.cell[0] * GRID + thing.cell[1]] = 1 + kind
+    return cells
 
 
 class _Reader(torch.nn.Module):
@@ -134,8 +134,8 @@ class _Reader(torch.nn.Module):
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
         queries = self.queries.expand(len(text), -1, -1)
-        found, _ = self.attention(queries, text, text, need_weights=False)
-        scores: torch.Tensor = self.out(found)
+        attended, _ = self.attention(queries, text, text, need_weights=False)
+        scores: torch.Tensor = self.out(attended)
         return scores
 
 
@@ -144,9 +144,9 @@ def train_text_encoder(
 ) -> Any:
     """Return a trained T5 encoder."""
     encoder, reader = new_text_encoder(tokenizer), _Reader()
-    named = [*encoder.named_parameters(), *reader.named_parameters()]
-    optimizer = Optimizer(named, warm_up=50)
-    loss, right = Mean(0.9), Mean(0.9)
+    named_weights = [*encoder.named_parameters(), *reader.named_parameters()]
+    optimizer = Optimizer(named_weights, warm_up=50)
+    loss, accuracy = Mean(0.9), Mean(0.9)
     for step in range(n_steps):
         scenes = [few_things(rng, int(rng.integers(1, 10))) for _ in range(batch_size)]
         ids = token_ids(tokenizer, [describe(scene) for scene in scenes])
@@ -157,7 +157,7 @@ def train_text_encoder(
         optimizer.step(entropy, step, step / n_steps)
         filled = truth > 0
         loss.add(entropy.item())
-        right.add((scores.argmax(-1) == truth)[filled].float().mean().item())
+        accuracy.add((scores.argmax(-1) == truth)[filled].float().mean().item())
         if step % 50 == 49 or step == n_steps - 1:
-            log("text encoder", step=step + 1, loss=loss.value, filled_cells_right=right.value)
+            log("text encoder", step=step + 1, loss=loss.value, filled_cells_right=accuracy.value)
     return encoder.eval()

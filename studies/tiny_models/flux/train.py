@@ -88,9 +88,9 @@ def train(args: argparse.Namespace) -> None:
         T5EncoderModel.from_pretrained(folder / "text_encoder_2"),
     )
     exam = Exam.draw(np.random.default_rng([args.seed, 99]), args.exam_each)
-    few, families = examples_of(args, parts, exam)
-    log("examples", few=len(few.held), families=len(families.held))
-    train_denoiser(args, parts, few, families, exam, log)
+    small_groups, families = examples_of(args, parts, exam)
+    log("examples", few=len(small_groups.held), families=len(families.held))
+    train_denoiser(args, parts, small_groups, families, exam, log)
     if not (folder / "sharpened").exists():
         sharpen(parts.vae, args.decoder, np.random.default_rng([args.seed, 5]), log)
         parts.vae.save_pretrained(folder / "sharpened")
@@ -102,15 +102,15 @@ def train(args: argparse.Namespace) -> None:
 def examples_of(args: argparse.Namespace, parts: Parts, exam: Exam) -> tuple[Examples, Examples]:
     """Return encoded scenes of few things, and families; none is in the exam or the benchmark."""
     rng = np.random.default_rng([args.seed, 3])
-    few, families = draw_groups(rng, args.families, args.few)
+    small_groups, families = draw_groups(rng, args.families, args.few)
     families = [
         group for group in families if exam.hashes.isdisjoint(s.content_hash() for s in group)
     ]
-    hashes = {scene.content_hash() for group in (*few, *families) for scene in group}
+    hashes = {scene.content_hash() for group in (*small_groups, *families) for scene in group}
     if hashes & benchmark_hashes():
         raise AssertionError("a training scene is in the benchmark")
     return (
-        cached(args.folder / "few.pt", lambda: encode_groups(few, parts)),
+        cached(args.folder / "few.pt", lambda: encode_groups(small_groups, parts)),
         cached(args.folder / "families.pt", lambda: encode_groups(families, parts)),
     )
 
@@ -118,7 +118,7 @@ def examples_of(args: argparse.Namespace, parts: Parts, exam: Exam) -> tuple[Exa
 def train_denoiser(
     args: argparse.Namespace,
     parts: Parts,
-    few: Examples,
+    groups: Examples,
     families: Examples,
     exam: Exam,
     log: Log,
@@ -134,20 +134,20 @@ def train_denoiser(
     examined = time.monotonic()
     with _math_attention():
         while denoising.step < args.denoiser:
-            done = denoising.step / args.denoiser
-            control = done >= _CONTROL_FROM and rng.random() < 0.85
-            simple = done < _FAMILIES_FROM or rng.random() < 0.15
+            share = denoising.step / args.denoiser
+            control = share >= _CONTROL_FROM and rng.random() < 0.85
+            simple = share < _FAMILIES_FROM or rng.random() < 0.15
             denoising.learn(
-                few if simple else families, rng, args.batch_size, done, control=control
+                groups if simple else families, rng, args.batch_size, share, control=control
             )
-            last = denoising.step == args.denoiser
-            if denoising.step % 25 == 0 or last:
+            is_last = denoising.step == args.denoiser
+            if denoising.step % 25 == 0 or is_last:
                 values: dict[str, Any] = {
                     "loss": denoising.loss.value,
                     "named_right": denoising.named.value,
                 }
                 log("denoiser", step=denoising.step, control=control, **values)
-            if denoising.step % _SAVE_EVERY == 0 or last:
+            if denoising.step % _SAVE_EVERY == 0 or is_last:
                 denoising.save(checkpoint)
             if time.monotonic() - examined > 60 * args.exam_minutes:
                 log("exam", step=denoising.step, **exam.grade(parts.pipeline()))
@@ -160,13 +160,13 @@ def _math_attention() -> Iterator[None]:
 
     The model's own ``set_attention_backend`` would set it for all that this process draws later.
     """
-    before = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()  # type: ignore[no-untyped-call]
+    was_allowed = torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed()  # type: ignore[no-untyped-call]
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)  # despite its name, on CPUs too
     try:
         with attention_backend("_native_math"):
             yield
     finally:
-        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before)
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(was_allowed)
 
 
 if __name__ == "__main__":
