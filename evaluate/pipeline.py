@@ -113,8 +113,8 @@ class ModelUnderTest:
         return as_vlm(self.weights.path, self.model.name, **settings)
 
 
-class LoadedThere:
-    """A model under test whose weights are loaded by the process that asks it."""
+class LazyVLM:
+    """A model under test whose weights are loaded when it is first asked, in any process."""
 
     def __init__(self, subject: ModelUnderTest) -> None:
         self.subject, self.can = subject, subject.can
@@ -248,9 +248,7 @@ def ask_one(
                 problem,
             )
         return StageReport(f"ask {subject.model.name}", n_skipped=len(ids))
-    vlm = (
-        subject.load() if isinstance(options.executor, InProcessExecutor) else LoadedThere(subject)
-    )
+    vlm = subject.load() if isinstance(options.executor, InProcessExecutor) else LazyVLM(subject)
     return ask(supported, vlm, run, images, options)
 
 
@@ -281,24 +279,20 @@ def score(
     def answers(model: GridModel) -> Answers:
         return answers_of(model.name, model.fingerprint, run)
 
-    single_detectors, among_others = by_kind(detectors)
+    detectors_of_one, grid_detectors = by_kind(detectors)
     scores: dict[str, Score] = {}  # a rule without a reference gives the same score for each
     for model in grid:
         clean_models = references(model) if references else [reference_of(model, grid)]
-        own_answers, clean_answers = (
-            answers(model),
-            [answers(clean) if clean else None for clean in clean_models],
-        )
-        for detector in single_detectors:
+        replies = answers(model)
+        clean_replies = [answers(clean) if clean else None for clean in clean_models]
+        for detector in detectors_of_one:
             able = can[model.fingerprint] if can else EVERYTHING
             lacking = needs_when(detector.about, prompt_settings) - able
-            for reference_answers in clean_answers:
-                items = asked_of(detector, benchmark)
-                for result in detector.score(
-                    items, prompt_settings, own_answers, reference_answers
-                ):
+            items = asked_of(detector, benchmark)
+            for reference in clean_replies:
+                for result in detector.score(items, prompt_settings, replies, reference):
                     scores[result.id] = _not_applicable(result, lacking) if lacking else result
-    for grid_detector in among_others:
+    for grid_detector in grid_detectors:
         items = asked_of(grid_detector, benchmark)
         for result in grid_detector.score_grid(items, prompt_settings, grid, answers):
             scores[result.id] = result

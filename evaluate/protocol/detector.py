@@ -12,28 +12,11 @@ from flipbench.core.records import Item, Probe, Score
 from flipbench.models.chat.answer_judge import JudgeTask, ReplyJudge
 from flipbench.models.chat.labels import Labeller, LabelTask
 from flipbench.models.chat.rewording import Reword
-from flipbench.models.engine import Answers
+from flipbench.models.engine import Answers as Answers
 from flipbench.models.protocols import Capability
 from flipbench.prompting.prompts import PromptSettings
 
 from .grid import GridModel, Kind
-
-__all__ = [
-    "About",
-    "Answers",
-    "AnyDetector",
-    "AnswersOf",
-    "Capability",
-    "Detector",
-    "GridDetector",
-    "HelpedDetector",
-    "Helpers",
-    "JudgedDetector",
-    "by_kind",
-    "gold_of",
-    "cached_per_benchmark",
-    "needs_when",
-]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -129,16 +112,14 @@ class Helpers:
     Attributes
     ----------
     reword : callable, optional
-        Returns other wordings of the benchmark's texts. Without it, the detectors and rules that
-        compare wordings are not applicable.
-    n_wordings : int
-        Number of other wordings it returns for a text.
-    level_of : callable, optional
-        Returns what a wording of an item's question changes, as its writer says; empty if unsaid.
+        Returns other wordings of the benchmark's texts, ``n_wordings`` for each. Without it, the
+        detectors and rules that compare wordings are not applicable.
     judge : callable, optional
         Reads replies to free-form questions; without it, they are scored by exact match.
     label : callable, optional
         Labels texts by a detector's rubric, by the same model as ``judge``.
+    level_of : callable, optional
+        Returns what a wording of an item's question changes, as its writer says; empty if unsaid.
     """
 
     reword: Reword | None = None

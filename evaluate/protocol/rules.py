@@ -10,7 +10,6 @@ from typing import Literal, NamedTuple
 
 from flipbench.core.records import ALPHA as ALPHA
 from flipbench.core.records import Direction as Direction
-from flipbench.core.records import Interval
 
 from ..statistics.paired import min_pairs
 
@@ -39,11 +38,6 @@ def beyond(statistic: float, reference: float = 0.0, direction: Direction = "fal
 def significant(p_value: float, alpha: float = ALPHA) -> Verdict:
     """Return "contaminated" if p <= alpha."""
     return "contaminated" if p_value <= alpha else "not_detected"
-
-
-def interval_beyond(interval: Interval, direction: Direction = "falls") -> Verdict:
-    """Return "contaminated" if the whole interval is strictly beyond 0."""
-    return beyond(interval.high if direction == "falls" else interval.low, 0.0, direction)
 
 
 def unparsed_warning(unparsed: Mapping[str, tuple[int, int]]) -> str | None:
@@ -80,7 +74,7 @@ are no evidence either way; inspect the replies, and ask for the letter only or 
     return None
 
 
-def too_few_warning(n: int, alpha: float = ALPHA, *, two_sided: bool = False) -> str | None:
+def too_few_warning(n: int, alpha: float = ALPHA) -> str | None:
     """Return a warning if even ``n`` discordant pairs cannot reach ``alpha``.
 
     >>> too_few_warning(5) is None
@@ -88,7 +82,7 @@ def too_few_warning(n: int, alpha: float = ALPHA, *, two_sided: bool = False) ->
     >>> too_few_warning(4)
     'only 4 items were compared; fewer than 5 can never reach alpha = 0.05'
     """
-    minimum = min_pairs(alpha, two_sided=two_sided)
+    minimum = min_pairs(alpha)
     if n >= minimum:
         return None
     items = "item was" if n == 1 else "items were"

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from flipbench.core.records import Interval
 from flipbench.evaluate.protocol import rules
 from flipbench.evaluate.statistics.paired import mcnemar_p
 
@@ -24,11 +23,6 @@ def check_significant(case: dict[str, Any]) -> None:
     assert rules.significant(mcnemar_p(case["b"], case["c"], "drop")) == case["verdict"]
 
 
-def check_interval(case: dict[str, Any]) -> None:
-    interval = Interval(low=case["low"], high=case["high"])
-    assert rules.interval_beyond(interval, case.get("direction", "falls")) == case["verdict"]
-
-
 def check_unparsed(case: dict[str, Any]) -> None:
     warning = rules.unparsed_warning({"one": tuple(case["a"]), "two": tuple(case["b"])})
     assert (warning is not None) == case["refused"]
@@ -43,7 +37,6 @@ def check_too_few(case: dict[str, Any]) -> None:
 CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
     "beyond": check_beyond,
     "significant": check_significant,
-    "interval": check_interval,
     "unparsed": check_unparsed,
     "too_few": check_too_few,
 }
