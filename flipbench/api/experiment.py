@@ -122,8 +122,18 @@ class Experiment:
         return self.parts
 
     @has_dry_run
-    def generate(self) -> GenerationResult:
+    def generate(
+        self,
+        *,
+        preview: Annotated[str | Path | None, Option("--preview", metavar="FILE")] = None,
+    ) -> GenerationResult:
         """Make perturbed candidates: new answer, caption, redrawn image.
+
+        Parameters
+        ----------
+        preview : str or Path, optional
+            Only write a page about the first items: new answers, edges, prompts. It needs no key,
+            GPU or weights.
 
         Raises
         ------
@@ -132,7 +142,15 @@ class Experiment:
         """
         from flipbench.api.stages import filtering, generation
         from flipbench.api.stages.results import GenerationResult
+        from flipbench.core.errors import ConfigError
 
+        if preview is not None:
+            from flipbench.api.stages.preview import write_preview
+
+            if self.parts.has_pairs:
+                raise ConfigError("these pairs exist already, so there is nothing to preview")
+            page = write_preview(self.parts, Path(preview))
+            return GenerationResult([], [], self.parts.run.path, preview=page)
         parts = self._begin()
         if current_call().is_dry_run:
             raise Plan(filtering.plan_pairs(parts))

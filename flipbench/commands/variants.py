@@ -64,6 +64,9 @@ def show_audit(result: AuditResult, invocation: Invocation) -> int:
 def show_generation(result: GenerationResult, invocation: Invocation) -> int:
     """Print how many items were edited."""
     say(result)
+    if result.preview is not None:
+        say_next({invocation.again("generate", "--dry-run"): _PLAN})
+        return 0
     if result.found is not None:
         say_next(invocation.with_pairs())
         return 0

@@ -124,7 +124,7 @@ def test_pairs_that_exist_are_not_written_by_a_dry_run(
     flipbench: Flipbench, found: Path, command: str
 ) -> None:
     result = flipbench(command, found, "--dry-run")
-    assert result.status == 0 and "pairs exist already\nwould ask shapes oracle for" in result.out
+    assert result.status == 0 and "pairs exist already" in result.out
     assert not Path("runs/found/benchmark").exists()
 
 

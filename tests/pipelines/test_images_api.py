@@ -77,3 +77,38 @@ def test_the_prompt_follows_the_kind_of_editor(
         _ = fb.Experiment(config).parts.items
     config["generate"]["captioner"]["prompt"] = remedy
     assert len(fb.Experiment(config).parts.items) == 8
+
+
+@pytest.mark.parametrize("editor", [None, {"kind": "exact"}])
+def test_a_preview_needs_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, editor: dict[str, Any] | None
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    config = configured(tmp_path)
+    if editor:
+        config["generate"]["editor"] = editor
+    result = fb.Experiment(config, progress=False).generate(preview=tmp_path / "preview.html")
+    page = (tmp_path / "preview.html").read_text()
+    assert str(result).endswith("preview.html") and "8 of 8 items" in page
+    assert ("OPENAI_API_KEY is not set" in page) == (editor is None)
+    assert page.count("(right now)") == 8
+    assert "Right answer after the edit" in page  # the template that is filled in
+    assert ("mirror: the edit itself" in page) == (editor is not None)
+    assert not (tmp_path / "run" / "flips").exists()
+
+
+def test_the_preview_shows_edges_and_the_captioner_s_prompt(
+    tmp_path: Path, open_page: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = configured(tmp_path)
+    config["generate"] = {
+        "captioner": {"kind": "api", "chat": {"model": "m"}},
+        "editor": {"kind": "flux-controlnet", "pipeline": "some/flux", "controlnet": "some/canny"},
+    }
+    path = tmp_path / "preview.html"
+    fb.Experiment(config, progress=False).generate(preview=path)
+    page = open_page(path.as_uri())
+    assert page.locator("article").count() == 8
+    assert page.locator("figcaption", has_text="control: canny").count() == 8
+    page.locator("summary").first.click()
+    assert "New answer" in page.locator("pre").first.inner_text()

@@ -10,7 +10,7 @@ from pathlib import Path
 from flipbench.api.stages.assembly import Assembly
 from flipbench.api.stages.backends import api_cost, batch_size_for, missing_key
 from flipbench.benchmarks import PairsSpec, load_pairs
-from flipbench.config.kinds import is_plug_in
+from flipbench.config.kinds import JudgeSpec, is_plug_in
 from flipbench.core.errors import DataError
 from flipbench.core.paired import Candidate, Pair, PairedBenchmark
 from flipbench.core.records import Caption, Edit, Flip, Item, Verdict
@@ -19,7 +19,6 @@ from flipbench.core.stage import StageReport
 from flipbench.filters.judges.shapes import ShapesJudgeSpec
 from flipbench.filters.kept_list import select_kept
 from flipbench.filters.pipeline import keep_valid, unjudged
-from flipbench.shapes.benchmark import is_shapes_item
 
 log = logging.getLogger(__name__)
 EXISTING = "existing pair"
@@ -46,14 +45,19 @@ def load_existing(
     source = load_pairs(spec, assembly.run.images)
     log.info("%s", source.summary())
     benchmark = replace(source.benchmark, pairs=source.benchmark.pairs[: assembly.limit])
-    candidates = store_candidates(benchmark, assembly.run)
+    is_judged = bool(_judge_specs(assembly)) or any(
+        verdict.rater_kind == "person" for verdict in assembly.run.read(Verdict)
+    )
     reports: list[StageReport] = []
+    if kept is None and not is_judged and _is_saved(benchmark, assembly.benchmark_folder):
+        return benchmark, reports
+    candidates = store_candidates(benchmark, assembly.run)
     if kept is not None:
         listed = select_kept(kept, candidates, assembly.run.images)
         item_ids = {candidate.item.id for candidate in listed}
         pairs = tuple(pair for pair in benchmark.pairs if pair.original.id in item_ids)
         benchmark = replace(benchmark, pairs=pairs)
-    elif _is_judged(assembly, candidates):
+    elif is_judged:
         benchmark, reports = _judged(assembly, benchmark, candidates)
     else:
         log.warning(
@@ -73,8 +77,8 @@ def plan_existing(assembly: Assembly) -> list[str]:
     candidates = [_candidate(pair) for pair in pairs if len(pair.changed) == 1]
     lines = [f"{len(pairs):,} pairs exist already"]
     policy = assembly.config.filter.policy.model_copy(update={"rules": ()})
-    for judge_spec in assembly.config.filter.judges:
-        if is_plug_in(judge_spec) or not _can_judge(judge_spec, candidates):
+    for judge_spec in _judge_specs(assembly):
+        if is_plug_in(judge_spec):
             continue
         judge = assembly.judge(judge_spec)
         todo = unjudged(candidates, judge, assembly.run, policy)
@@ -132,23 +136,24 @@ def _candidate(pair: Pair) -> Candidate:
     return Candidate(item, flip, caption, edit)
 
 
-def _is_judged(assembly: Assembly, candidates: Sequence[Candidate]) -> bool:
-    """Return whether judges are configured for these pairs, or people have judged some.
+def _is_saved(benchmark: PairedBenchmark, folder: Path) -> bool:
+    """Return whether a folder holds these pairs, none of them judged."""
+    if not (folder / "benchmark.json").exists():
+        return False
+    saved = PairedBenchmark.load(folder)
+    return saved.id == benchmark.id and not saved.judged_by
 
-    The default judge is the embedded world's oracle, which knows no other pictures.
-    """
-    judges = assembly.config.filter.judges
-    only_oracle = all(isinstance(spec, ShapesJudgeSpec) for spec in judges)
-    if judges and not (only_oracle and any(not is_shapes_item(c.item) for c in candidates)):
-        return True
-    return any(verdict.rater_kind == "person" for verdict in assembly.run.read(Verdict))
+
+def _judge_specs(assembly: Assembly) -> list[JudgeSpec]:
+    """Return the judges of existing pairs: without the default, which is for pairs made here."""
+    return [s for s in assembly.config.filter.judges if not isinstance(s, ShapesJudgeSpec)]
 
 
 def _judged(
     assembly: Assembly, benchmark: PairedBenchmark, candidates: Sequence[Candidate]
 ) -> tuple[PairedBenchmark, list[StageReport]]:
     config = assembly.config.filter
-    specs = [spec for spec in config.judges if _can_judge(spec, candidates)]
+    specs = _judge_specs(assembly)
     for spec in specs:
         if error := missing_key(spec):
             raise error
@@ -175,7 +180,3 @@ def _judged(
     )
     made_by = benchmark.made_by | filtered.made_by
     return replace(benchmark, pairs=pairs, funnel=filtered.funnel, made_by=made_by), reports
-
-
-def _can_judge(spec: object, candidates: Sequence[Candidate]) -> bool:
-    return not isinstance(spec, ShapesJudgeSpec) or all(is_shapes_item(c.item) for c in candidates)

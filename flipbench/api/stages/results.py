@@ -32,12 +32,15 @@ class GenerationResult(display.Result):
         Each item with its new answer, caption and edited image, as far as they were made.
     found : PairedBenchmark or None
         The configured benchmark where it consists of pairs that exist already: nothing is made.
+    preview : Path or None
+        The page about what would be made, if only that was asked for.
     """
 
     candidates: Sequence[Candidate]
     reports: Sequence[StageReport]
     run: Path
     found: PairedBenchmark | None = None
+    preview: Path | None = None
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row for each item: name, question, answer, new answer, caption, edited."""
@@ -57,6 +60,8 @@ class GenerationResult(display.Result):
         return pd.DataFrame(rows)
 
     def __str__(self) -> str:
+        if self.preview is not None:
+            return f"preview: {self.preview}"
         if self.found is not None:
             return f"{len(self.found.pairs)} pairs that exist already; nothing to generate"
         n_edited = sum(c.edit is not None for c in self.candidates)
