@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -272,7 +273,7 @@ def _card(verdict: JsonDict, scores: Sequence[Score], study: Results | None) -> 
     deciding = [s for s in by_rule if s.id == verdict.get("score_id")]
     gap = least_significant(deciding or by_rule)  # verdicts of older versions name no score
     doubts = [doubt["reason"] for doubt in verdict["doubts"]]
-    checks = [_check(gap, rates, verdict["verdict"], doubts)]
+    checks = [_check(GAP, gap.rule, rates, **_result(gap, verdict["verdict"], doubts))]
     not_checked = {}
     for result in verdict["other_detectors"]:
         score = _score_of(result, scores)
@@ -284,7 +285,8 @@ def _card(verdict: JsonDict, scores: Sequence[Score], study: Results | None) -> 
         if result["verdict"] == "contaminated" and adjusted is not None and adjusted > score.alpha:
             remarks.append("not significant once corrected for the number of detectors")
         remarks += [result["why"]] if result["why"] else []
-        checks.append(_check(score, rates, result["verdict"], remarks, adjusted))
+        on_model = _result(score, result["verdict"], remarks)
+        checks.append(_check(score.detector, score.rule, rates, **on_model, p_holm=adjusted))
     finding = Finding(
         model=verdict["model"],
         fingerprint=verdict["model_fingerprint"],
@@ -320,36 +322,27 @@ def _score_of(result: JsonDict, scores: Sequence[Score]) -> Score | None:
     return None
 
 
-def _check(
-    score: Score,
-    rates: _Rates,
-    verdict: str,
-    remarks: Sequence[str],
-    p_holm: float | None = None,
-) -> Check:
-    check = _check_of_rule(score.detector, score.rule, rates)
-    update = {"verdict": verdict, "measured": measured(score), "p_value": score.p_value}
-    return check.model_copy(update={**update, "p_holm": p_holm, "remarks": tuple(remarks)})
-
-
-def _check_of_rule(detector: str, rule: str, rates: _Rates) -> Check:
-    """Return what is known of a rule, whatever the model."""
-    implementation = DETECTORS.get(detector)
-    check = Check(
+def _check(detector: str, rule: str, rates: _Rates, **result: Any) -> Check:
+    """Return a rule's names and error rates, with its ``result`` on a model."""
+    implementation, known = DETECTORS.get(detector), rates.get((detector, rule))
+    for name in ("detected", "false_alarms"):
+        rate = getattr(known, name, None)
+        if rate is not None and rate.n:
+            result[name] = rate.model_dump(include=set(Rate.model_fields))
+    return Check(
         detector=detector,
         title=as_header(title(detector)),
         rule=rule,
         rule_title=rule_title(detector, rule),
         catches=implementation.about.catches if implementation else (),
+        untestable=known.untestable if known else "",
+        **result,
     )
-    if (measured_rates := rates.get((detector, rule))) is None:
-        return check
-    update: JsonDict = {"untestable": measured_rates.untestable}
-    for name in ("detected", "false_alarms"):
-        rate = getattr(measured_rates, name)
-        if rate.n:
-            update[name] = Rate.model_validate(rate.model_dump(include=set(Rate.model_fields)))
-    return check.model_copy(update=update)
+
+
+def _result(score: Score, verdict: str, remarks: Sequence[str]) -> JsonDict:
+    result = {"verdict": verdict, "measured": measured(score), "p_value": score.p_value}
+    return result | {"remarks": tuple(remarks)}
 
 
 def _of_study(results: Results) -> TransparencyCard:
@@ -380,7 +373,7 @@ def _of_study(results: Results) -> TransparencyCard:
         raise DataError(f"{results.title}: no model has a score by the perturbation gap")
     rates = {(result.detector, result.rule): result for result in results.detectors}
     checks = [
-        _check_of_rule(result.detector, result.rule, rates)
+        _check(result.detector, result.rule, rates)
         for result in results.detectors
         if result.default or result.detector == GAP
     ]
