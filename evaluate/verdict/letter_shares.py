@@ -56,8 +56,8 @@ class LetterShares:
             return [
                 f"In the replies of {self.model} the option letters together hold"
                 f" {formats.percent(mean)} % of the probability on average, at least"
-                f" {formats.percent(min(self.shares))} %: it often tends to write something else"
-                f" first; {ask_otherwise} lets it."
+                f" {formats.percent(min(self.shares))} %: it might write something else first;"
+                f" {ask_otherwise} lets it."
             ]
         return []
 
