@@ -48,7 +48,7 @@ class About:
         rule has no verdict without them: it is not applicable or, if its statistic needs no
         reference, inconclusive.
     default_rule : str
-        The rule shown if a table has room for only one.
+        The rule shown if a table has room for only one; by default the first.
     direction : str
         What a contaminated model shows, in words.
     rule_titles : mapping of str to str
@@ -79,10 +79,10 @@ class About:
     paper: str
     variant: str
     rules: Mapping[str, bool]
-    default_rule: str
     deviates_from_paper: str
     needs: frozenset[Need]
     direction: str
+    default_rule: str = ""
     rule_titles: Mapping[str, str] = field(default_factory=dict)
     helpers: frozenset[Helper] = frozenset()
     excluded_because: str = ""
@@ -93,6 +93,11 @@ class About:
     on_request: str = ""
     evidence: Evidence = ""
     caveat: str = ""
+
+    def __post_init__(self) -> None:
+        """Make the first rule the default."""
+        if not self.default_rule:
+            object.__setattr__(self, "default_rule", next(iter(self.rules)))
 
     def needs_clean_model(self, rule: str = "") -> bool:
         """Return whether a rule, by default the default rule, compares with clean models."""

@@ -153,9 +153,8 @@ def overlap_p(
 class GuidedPrompting(ComparingDetector):
     """Gap = mean ROUGE-L with the true text of completions with the data set named - without.
 
-    Items with a predictable ending score high in both; instruction-tuned models often do not
-    complete at all. Rule 'judge' was tuned for ten items, so it uses ten, drawn by seed;
-    ``details["judged"]`` has its counts.
+    Rule 'judge' was tuned for ten items, so it uses ten, drawn by seed; ``details["judged"]`` has
+    its counts.
 
     Parameters
     ----------

@@ -82,7 +82,6 @@ class NgramAccuracy(ComparingDetector):
     Rule 'paraphrase' needs no clean model: its gap is the share in the release's wording - the
     share in others. ``details["relative_loss"]`` is that gap relative to the former (the paper's
     delta), and ``details["n_whole"]`` counts the items with every n-gram completed.
-    The detector cannot see memory of pictures, and training on answers alone teaches no question.
 
     Parameters
     ----------

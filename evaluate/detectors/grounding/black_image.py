@@ -23,7 +23,6 @@ ABOUT = About(
     " among dangerous items; the black picture has the size of the original instead of 224 x 224;"
     " options by letter as well as yes and no",
     rules={"mcnemar": True},
-    default_rule="mcnemar",
     needs=frozenset({"choose or generate"}),
     direction="more answers than the clean model's stay the same when the picture is black",
     catches=("letters", "answer texts"),

@@ -38,7 +38,6 @@ ABOUT = About(
     deviates_from_paper="the definition is our own: grey patches on a 16 x 16 grid, drawn from a"
     " seed, over a quarter, half and three quarters of each picture; half is the fraction compared",
     rules={"relative": True},
-    default_rule="relative",
     needs=frozenset({"choose or generate"}),
     direction="accuracy drops less than a clean model's when half of the picture is grey",
     catches=("letters", "answer texts"),

@@ -26,7 +26,6 @@ ABOUT = About(
     " by quadrant; the other pictures are those of other items of the benchmark, drawn from a seed;"
     " options by letter as well as yes and no",
     rules={"label_swap": True},
-    default_rule="label_swap",
     needs=frozenset({"choose or generate"}),
     direction="answers stay the same with other pictures more often than the clean model's",
     rule_titles={"label_swap": "label swaps"},

@@ -28,7 +28,6 @@ ABOUT = About(
     deviates_from_paper="compared with a clean model's, where the paper tells dangerous from other"
     " items by it (see four_quadrants); options by letter as well as yes and no",
     rules={"label_swap": True},
-    default_rule="label_swap",
     needs=frozenset({"choose", "text_only"}),
     direction="the picture moves the answer's distribution less than the clean model's",
     rule_titles={"label_swap": "label swaps"},

@@ -104,10 +104,6 @@ class CoDeC:
 
     Parameters
     ----------
-    scored : {"text", "item", "answer"}
-        An item's whole text without its image, after other items in the same text (as in the
-        paper), or as the reply to a prompt with other items; or only the right answer, as a reply
-        to question and image: what fine-tuning of a vision-language model trains.
     n_context, n_draws : int
         Number of other items shown before an item, and of draws of them; an item's value is the
         share of its draws in which it became less likely (a tie does not count).
@@ -208,7 +204,7 @@ class CoDeCTexts(CoDeC):
 
 
 class CoDeCAnswers(CoDeC):
-    """`CoDeC` of the right answers only."""
+    """`CoDeC` of the right answers only: what fine-tuning of a vision-language model trains."""
 
     scored: ClassVar[Scored] = "answer"
     about = ANSWERS

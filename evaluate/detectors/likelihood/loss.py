@@ -26,7 +26,6 @@ ABOUT = About(
     " al., arXiv 2310.16789",
     variant="rules half (default), relative",
     rules={"half": False, "relative": True},
-    default_rule="half",
     deviates_from_paper="the papers compare the loss with a threshold fitted to known members and"
     " non-members; here an item's perturbed version is its non-member, and the statistic is the"
     " share of pairs in which the right answer is more likely on the original, ties counting half:"
@@ -47,9 +46,7 @@ ABOUT = About(
 class AnswerLoss:
     """Share of pairs whose right answer is more likely on the original, ties counting half.
 
-    The answer is the option letter, or the text of a free-form answer. Rule ``half``, like the
-    McNemar test of the perturbation gap, also flags a model if the perturbed versions are harder:
-    prefer ``relative`` if there is a clean model.
+    The answer is the option letter, or the text of a free-form answer.
     """
 
     settings: Settings = Settings()

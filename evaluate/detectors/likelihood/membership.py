@@ -41,7 +41,6 @@ RENYI = About(
     deviates_from_paper=f"order 1 (Shannon entropy) only, the order whose statistics are stored;"
     f" at least one token counts; {SLICES}",
     rules={"relative": True, "question": True},
-    default_rule="relative",
     needs=frozenset({"token_logprobs"}),
     direction="the model is more certain of the next token of the text than the clean model",
     rule_titles={"question": "questions vs clean"},

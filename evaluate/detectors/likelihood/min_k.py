@@ -111,14 +111,10 @@ class MinK:
     """Share of pairs whose original scores higher than its perturbed version, ties counting half.
 
     A question is written for its original picture and an edit may be harder to see, so the share is
-    above 1/2 for clean models, too: both rules compare with a clean model. The statistic describes
-    the set; no single item is called a member.
+    above 1/2 for clean models, too: both rules compare with a clean model.
 
     Parameters
     ----------
-    scored : {"question", "answer"}
-        The question with its options, as a text about the image, or the right answer as letter and
-        text, as a reply to question and image.
     fraction : float
         Share of the tokens, the least likely ones, that the score averages over.
     """

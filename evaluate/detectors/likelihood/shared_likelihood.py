@@ -133,7 +133,7 @@ class SharedLikelihood:
     """Difference = log-likelihood of a shard in release order - its mean over random orders.
 
     It detects only contamination with items in release order within one context, such as a dump of
-    the file. Fine-tuning on shuffled items without packing leaves no trace.
+    the file.
 
     Parameters
     ----------

@@ -32,7 +32,6 @@ ABOUT = About(
     " decision rule; here the drop is compared with the clean model's, or tested on its own; items"
     " whose text mentions colour, and pictures without colour, are left out",
     rules={"relative": True, "mcnemar": False},
-    default_rule="relative",
     needs=frozenset({"choose or generate"}),
     direction="accuracy drops more than a clean model's when red and blue are swapped",
     catches=("letters", "answer texts"),
@@ -71,8 +70,7 @@ def swap_red_and_blue(picture: Image.Image) -> Image.Image | None:
 class BgrShuffling(ComparingDetector):
     """Gap = accuracy on pictures with red and blue swapped - accuracy on the same items.
 
-    Shapes and layout stay the same, so a model that recognises the scene keeps its answer. If
-    colour carries meaning (histology, charts), clean models drop too.
+    Shapes and layout stay the same, so a model that recognises the scene keeps its answer.
     """
 
     about = ABOUT

@@ -40,7 +40,6 @@ ABOUT = About(
     " the originals than on the perturbed versions; words and punctuation marks are the tokens,"
     " since a server reveals no others; 20 samples instead of 50",
     rules={"peak": False, "relative": True},
-    default_rule="peak",
     needs=frozenset({"generate", "sample"}),
     direction="samples are less near to the greedy reply on the perturbed items than on the"
     " originals",

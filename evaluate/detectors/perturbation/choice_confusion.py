@@ -93,8 +93,7 @@ class ChoiceConfusion(ComparingDetector):
     """Gap = accuracy with generalised options - accuracy with the item's own.
 
     A model that understands the question finds the generalised options easier; one that memorised
-    which strings are right finds only right answers. Clean models gain 14 to 34 points, so a
-    contaminated one may gain too: prefer rule 'relative' if there is a clean model.
+    which strings are right finds only right answers.
     ``details["donors"]`` counts the items whose new options a judge has read, and those left out
     because one of the options may be right.
 

@@ -33,7 +33,6 @@ ABOUT = About(
     deviates_from_paper="the confidence is the probability of the right letter among the item's"
     " letters, at least 1/1000, and the other version is the perturbed image",
     rules={"label_swap": False, "relative": True},
-    default_rule="label_swap",
     needs=frozenset({"choose"}),
     direction="the right letter is less likely on the perturbed than on the original items",
     rule_titles={"label_swap": "label swaps"},
@@ -49,11 +48,9 @@ ABOUT = About(
 class ConfidenceGap(ComparingDetector):
     """Mean of ln p(right letter), perturbed - original, in nats.
 
-    p is renormalised over the item's letters and at least 1/1000. Where McNemar's test counts
-    answers that change, this weighs how far they change, and needs fewer pairs
-    (docs/statistics.md). Like the perturbation gap, it falls too if the perturbed items are harder:
-    it needs exchangeable pairs or a clean model. Both p-values swap labels item by item (image by
-    image, if items share one).
+    Where McNemar's test counts answers that change, this weighs how far they change, and needs
+    fewer pairs (docs/statistics.md). Both p-values swap labels item by item (image by image, if
+    items share one).
     """
 
     about = ABOUT

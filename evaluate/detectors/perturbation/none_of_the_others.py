@@ -29,7 +29,6 @@ ABOUT = About(
     " compared with the clean model's; items with fewer than three options, or one that refers to"
     " others (all, none, both, cannot be determined), are left out",
     rules={"relative": True},
-    default_rule="relative",
     needs=frozenset({"choose or generate"}),
     direction="accuracy drops more than a clean model's when the right option is replaced by"
     f" {NONE!r}",

@@ -29,7 +29,6 @@ ABOUT = About(
     deviates_from_paper="numbers instead of shifted letters, and the drop is compared with the"
     " clean model's; items with more than nine options, or a number among them, are left out",
     rules={"relative": True},
-    default_rule="relative",
     needs=frozenset({"choose or generate"}),
     direction="accuracy drops more than a clean model's when options are labelled with numbers",
     catches=("letters",),

@@ -33,7 +33,6 @@ ABOUT = About(
     deviates_from_paper="in no paper: chance permutes the old answers among wrong answers with the"
     " same new answer; 'relative' compares with a clean model on the items both answer wrongly",
     rules={"chance": False, "relative": True},
-    default_rule="chance",
     needs=frozenset({"choose or generate"}),
     direction="wrong answers to perturbed items are the original items' answers",
     rule_titles={"chance": "more often than chance"},

@@ -44,7 +44,6 @@ ABOUT = About(
     " request for another answer; at most 256 tokens for each reply instead of 4,096; entropies"
     " over the whole vocabulary (the paper: its 50 most likely tokens; a server: 20)",
     rules={"similarity": False, "relative": True},
-    default_rule="similarity",
     needs=frozenset({"generate", "reply_logprobs"}),
     direction="the entropies of a first answer and of a second, different one are less similar on"
     " the perturbed items than on the originals",

@@ -51,7 +51,6 @@ ABOUT = About(
     " model is said to reason if at least half of its replies to a request for steps have a"
     " <think> block or ten words before the answer",
     rules={"mcnemar": False, "unmasked": False, "relative": True},
-    default_rule="mcnemar",
     needs=frozenset({"generate", "choose or generate"}),
     direction="without reasoning, accuracy drops from the original to the perturbed items",
     rule_titles={"unmasked": "more than with reasoning"},

@@ -35,7 +35,6 @@ ABOUT = About(
     " from chance to perfect accuracy (the paper fits a smoothing spline); original and perturbed"
     " items are drawn in pairs; no verdict on fewer items than an exact paired test needs",
     rules={"bootstrap": True},
-    default_rule="bootstrap",
     needs=frozenset({"choose or generate"}),
     direction="accuracy on the originals exceeds what accuracy on the perturbed items predicts",
     catches=("letters", "answer texts"),

@@ -37,7 +37,6 @@ ABOUT = About(
     " of the last token of the right answer, after picture and question; the paper only ranks, the"
     " test over folds of items is ours",
     rules={"relative": True},
-    default_rule="relative",
     needs=frozenset({"hidden_states"}),
     direction="fine-tuning on the items moves their embeddings less than the clean model's",
     excluded_because="it compares the model before and after training on the items; detect only"
@@ -182,7 +181,7 @@ class KernelDivergence:
     The fine-tuning has to be the same for the model, the clean model and the controls, so each of
     them is listed under ``models`` and contaminated by one strategy for one epoch. The statistic is
     the mean difference (model - clean) over folds of the items, above 0 if the model moves less.
-    A model trained on other items of the same kind moves less as well: look at the controls first.
+    Look at the controls first: a model trained on similar items moves less as well.
 
     Parameters
     ----------
