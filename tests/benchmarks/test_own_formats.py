@@ -88,37 +88,27 @@ def make(rows: list[dict[str, Any]], store: ImageStore, png: MakePng) -> list[It
     return made
 
 
-@QUICK
-@given(items())
-def test_jsonl_round_trip(
-    tmp_path: Path, store: ImageStore, png: MakePng, rows: list[dict[str, Any]]
-) -> None:
-    written = make(rows, store, png)
-    path = write_jsonl(written, store, tmp_path / "out")
-    fresh = ImageStore(tmp_path / "fresh")
-    benchmark = load_benchmark(JsonlSpec(path=path), fresh, strict=True)
-    assert benchmark.items == written
-    for item in written:
-        for ref in item.images:
-            assert fresh.path(ref).read_bytes() == store.path(ref).read_bytes()
+def as_jsonl(written: list[Item], store: ImageStore, folder: Path) -> JsonlSpec:
+    return JsonlSpec(path=write_jsonl(written, store, folder))
 
 
-@pytest.mark.slow
+def as_parquet(written: list[Item], store: ImageStore, folder: Path) -> HuggingFaceSpec:
+    path = write_parquet(written, store, folder / "out.parquet")
+    return HuggingFaceSpec(path=str(path), mapping="flipbench")
+
+
+@pytest.mark.parametrize("write", [as_jsonl, pytest.param(as_parquet, marks=pytest.mark.slow)])
 @QUICK
-@given(items())
-def test_parquet_round_trip(
-    tmp_path: Path, store: ImageStore, png: MakePng, rows: list[dict[str, Any]]
+@given(rows=items())
+def test_items_are_read_as_they_were_written(
+    tmp_path: Path, store: ImageStore, png: MakePng, write: Any, rows: list[dict[str, Any]]
 ) -> None:
     written = make(rows, store, png)
-    path = write_parquet(written, store, tmp_path / "out.parquet")
-    spec = HuggingFaceSpec(path=str(path), mapping="flipbench")
-    fresh = ImageStore(tmp_path / "fresh")
-    benchmark = load_benchmark(spec, fresh, strict=True)
-    assert benchmark.items == written
-    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
-    for item in written:
-        for ref in item.images:
-            assert fresh.path(ref).read_bytes() == store.path(ref).read_bytes()
+    spec, fresh = write(written, store, tmp_path / "out"), ImageStore(tmp_path / "fresh")
+    assert load_benchmark(spec, fresh, strict=True).items == written
+    assert [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")] == []
+    for ref in (ref for item in written for ref in item.images):
+        assert fresh.path(ref).read_bytes() == store.path(ref).read_bytes()
 
 
 @pytest.fixture
