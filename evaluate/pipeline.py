@@ -21,7 +21,7 @@ from flipbench.models.vlm.checkpoints import check_files, fingerprint, resolve_p
 from flipbench.models.vlm.families import EVERYTHING
 from flipbench.prompting.prompts import PromptSettings
 
-from .protocol.detector import AnyDetector, asked_of, by_kind, needs_when
+from .protocol.detector import AnyDetector, by_kind, required_capabilities, sampled_benchmark
 from .protocol.grid import UNTOUCHED, GridModel, reference_of
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ def probes_for(
     """Return all distinct probes of the detectors."""
     distinct: dict[str, Probe] = {}
     for detector in detectors:
-        for probe in detector.probes(asked_of(detector, benchmark), prompt_settings):
+        for probe in detector.probes(sampled_benchmark(detector, benchmark), prompt_settings):
             distinct.setdefault(probe.id, probe)
     return list(distinct.values())
 
@@ -287,13 +287,13 @@ def score(
         clean_replies = [answers(clean) if clean else None for clean in clean_models]
         for detector in detectors_of_one:
             able = can[model.fingerprint] if can else EVERYTHING
-            lacking = needs_when(detector.about, prompt_settings) - able
-            items = asked_of(detector, benchmark)
+            lacking = required_capabilities(detector.about, prompt_settings) - able
+            items = sampled_benchmark(detector, benchmark)
             for reference in clean_replies:
                 for result in detector.score(items, prompt_settings, replies, reference):
                     scores[result.id] = _not_applicable(result, lacking) if lacking else result
     for grid_detector in grid_detectors:
-        items = asked_of(grid_detector, benchmark)
+        items = sampled_benchmark(grid_detector, benchmark)
         for result in grid_detector.score_grid(items, prompt_settings, grid, answers):
             scores[result.id] = result
     return list(scores.values())

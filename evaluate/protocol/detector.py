@@ -42,7 +42,7 @@ class About:
     variant : str
         Its decision rules in words.
     needs : frozenset of str
-        What a model must be able to do; `needs_when` resolves "choose or generate".
+        What a model must be able to do; `required_capabilities` resolves "choose or generate".
     rules : mapping of str to bool
         Every decision rule, the paper's first, and whether it compares with clean models. Such a
         rule has no verdict without them: it is not applicable or, if its statistic needs no
@@ -204,8 +204,8 @@ class JudgedDetector(Protocol):
         """Return the questions to the judge about one model's answers."""
 
 
-def needs_when(about: About, prompt_settings: PromptSettings) -> frozenset[Capability]:
-    """Return what a model must be able to do where choices are asked by ``prompt_settings.ask``."""
+def required_capabilities(about: About, prompt_settings: PromptSettings) -> frozenset[Capability]:
+    """Return what a model must be able to do if choices are asked by ``prompt_settings.ask``."""
     return frozenset(
         prompt_settings.ask if need == "choose or generate" else need for need in about.needs
     )
@@ -246,7 +246,7 @@ def _sampled(benchmark: PairedBenchmark, n: int, seed: int) -> PairedBenchmark:
     return benchmark.sample(n, seed)
 
 
-def asked_of(detector: AnyDetector, benchmark: PairedBenchmark) -> PairedBenchmark:
+def sampled_benchmark(detector: AnyDetector, benchmark: PairedBenchmark) -> PairedBenchmark:
     """Return the benchmark, or the ``settings.max_items`` of its items that a detector asks about.
 
     They are the same for all models and for all detectors that ask about as many.

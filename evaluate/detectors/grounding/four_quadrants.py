@@ -74,7 +74,7 @@ LEFT_OUT = f"{NOT_CLOSED}, or no other wording that asks the same"
 
 
 @dataclass(frozen=True)
-class _Questions:
+class _ItemProbes:
     """The probes of an item: as it is, in other words, and without its picture."""
 
     item: Item
@@ -90,7 +90,7 @@ class _Questions:
 
 
 @dataclass(frozen=True)
-class _Placed:
+class _PlacedItem:
     """A model's answers to an item (-1: unreadable), and the quadrant that follows."""
 
     item: Item
@@ -156,7 +156,7 @@ class FourQuadrants(ComparingDetector):
                 "black picture": black_probes(benchmark, prompt_settings),
             }
         questions = [
-            _Questions(
+            _ItemProbes(
                 item,
                 prompt_settings.closed_probe(item, "original"),
                 prompt_settings.closed_probe(item, "text-only", images=()),
@@ -205,7 +205,7 @@ class FourQuadrants(ComparingDetector):
             for item in closed_items(benchmark)
         }
 
-    def _placed(self, questions: _Questions, answers: Answers) -> _Placed | None:
+    def _place(self, questions: _ItemProbes, answers: Answers) -> _PlacedItem | None:
         """Return where an item belongs; None if an answer is missing."""
         original, blind = answers.to(questions.original), answers.to(questions.blind)
         choices = answers.choices(questions.kept(self.label))
@@ -221,7 +221,7 @@ class FourQuadrants(ComparingDetector):
             else None
             for reply in (original, blind)
         )
-        return _Placed(
+        return _PlacedItem(
             questions.item,
             quadrant_of(consistent, reliant),
             original.choice,
@@ -230,9 +230,9 @@ class FourQuadrants(ComparingDetector):
             None if p is None or q is None else float(kl_divergence(p, q)),
         )
 
-    def _dangerous(self, questions: Sequence[_Questions], answers: Answers) -> Condition:
+    def _dangerous(self, questions: Sequence[_ItemProbes], answers: Answers) -> Condition:
         """Return whether each item is dangerous, and how many replies are unreadable."""
-        placed = [self._placed(q, answers) for q in questions]
+        placed = [self._place(q, answers) for q in questions]
         probes = [p for q in questions for p in (q.original, q.blind, *q.kept(self.label))]
         return Condition(
             "dangerous",
@@ -241,7 +241,7 @@ class FourQuadrants(ComparingDetector):
             n_replies=sum(choice is not None for choice in answers.choices(probes)),
         )
 
-    def _paper(self, questions: Sequence[_Questions], comparison: Comparison) -> Score:
+    def _paper(self, questions: Sequence[_ItemProbes], comparison: Comparison) -> Score:
         """Return the score of the paper's flag, which says nothing about why."""
         condition, items, answers = comparison.second, comparison.items, comparison.answers
         is_dangerous = {
@@ -253,7 +253,7 @@ class FourQuadrants(ComparingDetector):
         placed = {
             q.item.id: item
             for q in questions
-            if q.item.id in is_dangerous and (item := self._placed(q, answers))
+            if q.item.id in is_dangerous and (item := self._place(q, answers))
         }
         result = self._result(comparison.benchmark, questions, placed, answers) if placed else None
         unparsed = {condition.name: (condition.n_unparsed, condition.n_replies)}
@@ -296,8 +296,8 @@ class FourQuadrants(ComparingDetector):
     def _result(
         self,
         benchmark: PairedBenchmark,
-        questions: Sequence[_Questions],
-        placed_by_id: Mapping[str, _Placed],
+        questions: Sequence[_ItemProbes],
+        placed_by_id: Mapping[str, _PlacedItem],
         answers: Answers,
     ) -> QuadrantResult:
         """Return all numbers about the quadrants of a model."""
@@ -331,7 +331,7 @@ class FourQuadrants(ComparingDetector):
         )
 
     def _interval(
-        self, placed: Sequence[_Placed], quadrants: tuple[Quadrant, ...], answers: Answers
+        self, placed: Sequence[_PlacedItem], quadrants: tuple[Quadrant, ...], answers: Answers
     ) -> Interval | None:
         """Return the interval of the share in these quadrants, over images or groups."""
         return share_interval(
@@ -341,7 +341,7 @@ class FourQuadrants(ComparingDetector):
             n_bootstrap=self.settings.n_bootstrap,
         )
 
-    def _levels(self, questions: Sequence[_Questions], answers: Answers) -> dict[str, Count]:
+    def _levels(self, questions: Sequence[_ItemProbes], answers: Answers) -> dict[str, Count]:
         """Return how often each kind of change changes the answer."""
         is_changed: dict[str, list[bool]] = {}
         for q in questions:
@@ -356,7 +356,7 @@ class FourQuadrants(ComparingDetector):
 
 
 def _unchanged(
-    questions: Sequence[_Questions], placed_by_id: Mapping[str, _Placed], answers: Answers
+    questions: Sequence[_ItemProbes], placed_by_id: Mapping[str, _PlacedItem], answers: Answers
 ) -> dict[str, dict[str, Count]]:
     """Return by check and quadrant how many answers to changed pictures are the original's."""
     checks: dict[str, dict[str, list[bool]]] = {}
@@ -385,7 +385,7 @@ def _mean(values: Sequence[float | None]) -> Mean:
     return Mean(mean=sum(numbers) / len(numbers) if numbers else None, n=len(numbers))
 
 
-def _auroc(placed: Sequence[_Placed]) -> tuple[float | None, Interval | None]:
+def _auroc(placed: Sequence[_PlacedItem]) -> tuple[float | None, Interval | None]:
     """Return how well a low divergence tells dangerous items from the others."""
     items = [p for p in placed if p.divergence is not None]
     scores = -np.array([p.divergence for p in items], dtype=float)

@@ -27,7 +27,7 @@ from flipbench.core.run import Run, versions
 from flipbench.core.stage import StageOptions, StageReport
 from flipbench.evaluate.detectors.registry import DETECTORS, names_of
 from flipbench.evaluate.pipeline import ModelUnderTest, probes_for
-from flipbench.evaluate.protocol.detector import AnyDetector, GridDetector, needs_when
+from flipbench.evaluate.protocol.detector import AnyDetector, GridDetector, required_capabilities
 from flipbench.evaluate.protocol.grid import UNTOUCHED
 from flipbench.evaluate.report.titles import GAP
 from flipbench.evaluate.scoring.old_answers import DETECTOR as ATTRACTION
@@ -220,7 +220,7 @@ def prepare_detection(
             not_run[name] = about.excluded_because
         elif about.on_request and name not in requested:
             not_run[name] = about.on_request
-        elif lacking := needs_when(about, prompt_settings) - subject.can:
+        elif lacking := required_capabilities(about, prompt_settings) - subject.can:
             needs = ", ".join(sorted(lacking))
             not_run[name] = f"it needs {needs}, which this model does not support"
         elif _needs_reference(DETECTORS[name]) and not references and name not in requested:

@@ -27,7 +27,12 @@ from flipbench.evaluate.detectors.registry import (
     names_of,
 )
 from flipbench.evaluate.diagnosis.questions import Inquiry
-from flipbench.evaluate.protocol.detector import AnyDetector, Helpers, JudgedDetector, asked_of
+from flipbench.evaluate.protocol.detector import (
+    AnyDetector,
+    Helpers,
+    JudgedDetector,
+    sampled_benchmark,
+)
 from flipbench.models.chat.answer_judge import AnswerJudge, Judgement, recorded_judge
 from flipbench.models.chat.cost import Spent
 from flipbench.models.chat.labels import UNREAD, Label, LabelJudge, LabelTask, recorded_labels
@@ -106,7 +111,7 @@ class ConfiguredDetectors:
             return []
         batch = self.config.judge.batch
         judging = [d for d in detectors if isinstance(d, JudgedDetector)]
-        benchmarks = [(d, asked_of(d, benchmark)) for d in judging]
+        benchmarks = [(d, sampled_benchmark(d, benchmark)) for d in judging]
         tasks = [
             task
             for model in answers

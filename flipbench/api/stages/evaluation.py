@@ -35,7 +35,7 @@ from flipbench.evaluate.pipeline import (
     ask_all,
     probes_for,
 )
-from flipbench.evaluate.protocol.detector import needs_when
+from flipbench.evaluate.protocol.detector import required_capabilities
 from flipbench.evaluate.protocol.grid import Requirements
 from flipbench.evaluate.report.group_metrics import cells_of, group_metrics, group_table, has_groups
 from flipbench.evaluate.report.titles import GAP
@@ -116,7 +116,9 @@ def _check_models(
 ) -> None:
     """Refuse a model about which no detector can learn anything, and say what would help."""
     for entry in models:
-        lacking = [needs_when(DETECTORS[n].about, prompt_settings) - entry.can for n in names]
+        lacking = [
+            required_capabilities(DETECTORS[n].about, prompt_settings) - entry.can for n in names
+        ]
         if not lacking or not all(lacking):
             continue
         needs, can = sorted(set().union(*lacking)), sorted(entry.can)

@@ -20,7 +20,7 @@ from flipbench.evaluate.protocol.detector import (
     HelpedDetector,
     Helpers,
     JudgedDetector,
-    needs_when,
+    required_capabilities,
 )
 from flipbench.evaluate.protocol.grid import KINDS
 from flipbench.models.protocols import needs_of
@@ -146,11 +146,11 @@ def test_probes_are_deterministic_and_need_what_is_declared(
     probes = make(name).probes(benchmark, prompt_settings)
     assert probes and make(name).probes(benchmark, prompt_settings) == probes
     assert [Probe.model_validate(probe.model_dump()) for probe in probes] == probes  # checks ids
-    assert frozenset().union(*map(needs_of, probes)) == needs_when(
+    assert frozenset().union(*map(needs_of, probes)) == required_capabilities(
         DETECTORS[name].about, prompt_settings
     )
     others = make(name).probes(benchmark, PromptSettings(ask="choose"))
-    needs = needs_when(DETECTORS[name].about, PromptSettings(ask="choose"))
+    needs = required_capabilities(DETECTORS[name].about, PromptSettings(ask="choose"))
     assert frozenset().union(*map(needs_of, others)) == needs
     choices = [probe for probe in probes if probe.options]
     assert bool(choices) is (name in ASK_CHOICES)
@@ -262,7 +262,7 @@ def test_a_model_that_is_its_own_reference_says_so(name: str, benchmark: PairedB
     [
         n
         for n, d in DETECTORS.items()
-        if "generate" in needs_when(d.about, WRITE) and n != "constat"
+        if "generate" in required_capabilities(d.about, WRITE) and n != "constat"
     ],
 )
 def test_replies_that_cannot_be_read_forbid_a_verdict(

@@ -14,7 +14,7 @@ from flipbench.core.run import Run
 from flipbench.evaluate.detectors.parameters import parameters_of, with_parameters
 from flipbench.evaluate.detectors.registry import DETECTORS
 from flipbench.evaluate.pipeline import probes_for
-from flipbench.evaluate.protocol.detector import asked_of
+from flipbench.evaluate.protocol.detector import sampled_benchmark
 from flipbench.prompting.prompts import PromptSettings
 from tests.fixtures.report_data import make_benchmark
 
@@ -59,13 +59,13 @@ def test_a_sample_of_the_items_is_asked_and_scored_for_the_whole_benchmark(tmp_p
         with_parameters(DETECTORS[name], {"max_items": n})
         for name, n in (("codec", 10), ("slot_guessing", 10), ("codec", 20))
     )
-    assert asked_of(DETECTORS["codec"], benchmark) is benchmark
-    sample = asked_of(one, benchmark)
+    assert sampled_benchmark(DETECTORS["codec"], benchmark) is benchmark
+    sample = sampled_benchmark(one, benchmark)
     assert len(sample.pairs) == 10 and sample.id == benchmark.id
-    assert asked_of(same, benchmark) is sample
+    assert sampled_benchmark(same, benchmark) is sample
     assert [p for p in benchmark.pairs if p in sample.pairs] == list(sample.pairs)
     ids = {item.id for item in sample.originals}
-    assert ids < {item.id for item in asked_of(other, benchmark).originals}
+    assert ids < {item.id for item in sampled_benchmark(other, benchmark).originals}
     assert {p.item_id for p in probes_for([one], benchmark, PromptSettings())} == ids
 
 
