@@ -12,7 +12,7 @@ import numpy as np
 
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item, Probe, Response, Score
-from flipbench.prompting.prompts import LETTERS, PromptSettings, choice_prompt, open_prompt
+from flipbench.prompting.prompts import PromptSettings, choice_prompt, open_prompt
 
 from ...protocol.detector import About, Answers, cached_per_benchmark
 from ...scoring.conditions import Settings
@@ -27,6 +27,7 @@ from ...scoring.likelihood import (
     share_scores,
     text_probe,
 )
+from ...scoring.membership import full_answer
 
 FRACTION = 0.2
 MIN_TOKENS = 8
@@ -141,12 +142,10 @@ class MinK:
         ]
 
     def _probe(self, item: Item, version: str) -> Probe:
+        text, prompt = full_answer(item), open_prompt(item.question)
         if self.scored == "question":
             text, prompt = question_text(item), ""
-        elif item.options is None or item.answer is None:
-            text, prompt = item.answer_text, open_prompt(item.question)
-        else:
-            text = f"{LETTERS[item.answer]}. {item.answer_text}"
+        elif item.options is not None:
             prompt = choice_prompt(item.question, item.options, INSTRUCTION)
         return text_probe(item.id, f"{version} text", text, prompt, item.images)
 

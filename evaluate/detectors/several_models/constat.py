@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 import numpy as np
 import scipy
 from numpy.typing import ArrayLike, NDArray
 
-from flipbench.core.paired import Pair, PairedBenchmark
+from flipbench.core.paired import PairedBenchmark
 from flipbench.core.randomness import generator
-from flipbench.core.records import Count, Interval, Probe, Score
+from flipbench.core.records import Count, Interval, Item, Probe, Score
 from flipbench.prompting.prompts import PromptSettings
 
-from ...protocol.detector import About, Answers, AnswersOf, gold_of
+from ...protocol.detector import About, Answers, AnswersOf
 from ...protocol.grid import GridModel
 from ...protocol.rules import Verdict, significant, too_few_warning
 from ...scoring.conditions import Settings
+from ...scoring.paired_replies import PairedReplies
 from ...scoring.scores import cluster_of, make_score
 from ...statistics.resampling import LEVEL, Array, permutation_p
 from ..perturbation.perturbation_gap import PerturbationGap
 
 MIN_MODELS = 3
-Outcomes = list[tuple[bool | None, bool | None]]
-"""Right or wrong on the perturbed and on the original item, by pair."""
 
 ABOUT = About(
     name="constat",
@@ -177,22 +177,28 @@ class ConStat:
         answers: AnswersOf,
     ) -> list[Score]:
         """Return each model's score of rule bootstrap, on items that all references answered."""
-        pairs = [pair for pair in benchmark.pairs if pair.original.options is not None]
-        outcomes = {m.fingerprint: _outcomes(pairs, prompt_settings, answers(m)) for m in grid}
-        return [self._score(benchmark, pairs, model, grid, outcomes) for model in grid]
+        items = [pair.original for pair in benchmark.pairs if pair.original.options is not None]
+        outcomes = {
+            model.fingerprint: PairedReplies.read(
+                benchmark, prompt_settings, answers(model)
+            ).outcomes()[::-1]
+            for model in grid
+        }
+        return [self._score(benchmark, items, model, grid, outcomes) for model in grid]
 
     def _score(
         self,
         benchmark: PairedBenchmark,
-        pairs: Sequence[Pair],
+        items: Sequence[Item],
         model: GridModel,
         grid: Sequence[GridModel],
-        outcomes: Mapping[str, Outcomes],
+        outcomes: Mapping[str, Array],
     ) -> Score:
         references = [m for m in grid if m.clean and m.fingerprint != model.fingerprint]
-        rows = [outcomes[m.fingerprint] for m in (model, *references)]
-        keep = [i for i in range(len(pairs)) if all(None not in row[i] for row in rows)]
-        values = np.array([[[bool(row[i][side]) for i in keep] for side in (0, 1)] for row in rows])
+        rows = np.array([outcomes[m.fingerprint] for m in (model, *references)])  # (1 + M, 2, N)
+        is_complete = ~np.isnan(rows).any(axis=(0, 1))
+        values, n = rows[:, :, is_complete], int(is_complete.sum())
+        complete_items = list(compress(items, is_complete.tolist()))
         verdict: Verdict = "not_applicable"
         warnings, reason, result = _cautions(references), "", None
         if len(references) < MIN_MODELS:
@@ -201,29 +207,27 @@ class ConStat:
                 f"constat needs at least {MIN_MODELS} clean reference models besides"
                 f" {model.name}, and {len(references)} were given"
             ]
-        elif not pairs:
+        elif not items:
             reason = "no options"
             warnings = ["constat needs questions with options; the benchmark has none"]
-        elif not keep:
+        elif not n:
             verdict = "inconclusive"
             warnings = ["no item was answered by all models; run the same command again"]
         else:
-            chance = sum(1 / len(pairs[i].original.options or "?") for i in keep) / len(keep)
+            chance = sum(1 / len(item.options or "?") for item in complete_items) / n
+            clusters = [cluster_of(item) for item in complete_items]
             result = constat(
                 values[0],
                 values[1:],
                 generator(self.settings.seed, model.name, "constat"),
                 chance=(chance, chance),
-                clusters=[cluster_of(pairs[i].original) for i in keep],
+                clusters=clusters,
                 n_bootstrap=self.settings.n_bootstrap,
             )
-            refusal = too_few_warning(
-                len({cluster_of(pairs[i].original) for i in keep}), self.settings.alpha
-            )
-            warnings += [refusal] if refusal else []
-            verdict = (
-                "inconclusive" if refusal else significant(result.p_value, self.settings.alpha)
-            )
+            verdict = significant(result.p_value, self.settings.alpha)
+            if refusal := too_few_warning(len(set(clusters)), self.settings.alpha):
+                verdict = "inconclusive"
+                warnings.append(refusal)
         return make_score(
             self.about.name,
             benchmark,
@@ -235,11 +239,11 @@ class ConStat:
             statistic=result.delta if result else None,
             interval=result.interval if result else None,
             p_value=result.p_value if result else None,
-            n=len(keep),
-            n_dropped=0 if reason else len(benchmark.pairs) - len(keep),
+            n=n,
+            n_dropped=0 if reason else len(benchmark.pairs) - n,
             reason=reason,
             accuracies={
-                name: Count(k=int(values[0, side].sum()), n=len(keep))
+                name: Count(k=int(values[0, side].sum()), n=n)
                 for side, name in enumerate(("perturbed", "original"))
             },
             details={
@@ -248,15 +252,6 @@ class ConStat:
             },
             warnings=warnings,
         )
-
-
-def _outcomes(pairs: Sequence[Pair], prompt_settings: PromptSettings, answers: Answers) -> Outcomes:
-    """Return (perturbed, original) outcomes by pair."""
-    sides = []
-    for items in ([p.perturbed for p in pairs], [p.original for p in pairs]):
-        probes = [prompt_settings.probe(item, "") for item in items]
-        sides.append(answers.outcomes(probes, gold_of(items)))
-    return list(zip(sides[0], sides[1], strict=True))
 
 
 def _cautions(references: Sequence[GridModel]) -> list[str]:
