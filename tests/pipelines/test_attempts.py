@@ -17,7 +17,7 @@ from flipbench.config.experiment import Config
 from flipbench.config.trust import settings_to_trust
 from flipbench.core.errors import ConfigError
 from flipbench.core.images import ImageStore
-from flipbench.core.paired import Candidate
+from flipbench.core.paired import Candidate, PairedBenchmark
 from flipbench.core.records import Caption, Edit, Flip
 from flipbench.core.run import Run
 from flipbench.filters.judges.shapes import SceneJudge
@@ -62,7 +62,7 @@ def configured(run: Path, n: int, *, wrong: float = 0.5, **attempts: Any) -> dic
     }
 
 
-def filtered(run: Path, n: int, **attempts: Any) -> fb.PairedBenchmark:
+def filtered(run: Path, n: int, **attempts: Any) -> PairedBenchmark:
     result = fb.Experiment(configured(run, n, **attempts), progress=False).filter()
     return result.pairs
 

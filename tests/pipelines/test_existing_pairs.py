@@ -14,7 +14,7 @@ from PIL import Image
 import flipbench as fb
 from flipbench.core.errors import ConfigError, DataError
 from flipbench.core.images import ImageStore, png_bytes
-from flipbench.core.paired import UNJUDGED, Candidate
+from flipbench.core.paired import UNJUDGED, Candidate, PairedBenchmark
 from flipbench.core.records import Verdict
 from flipbench.core.run import Run
 from flipbench.filters.review.serve import export_verdicts, import_verdicts
@@ -67,7 +67,7 @@ def config(tmp_path: Path) -> dict[str, Any]:
     }
 
 
-def filtered(config: dict[str, Any], **changes: Any) -> fb.PairedBenchmark:
+def filtered(config: dict[str, Any], **changes: Any) -> PairedBenchmark:
     return fb.Experiment(config | changes, progress=False).filter().pairs
 
 
