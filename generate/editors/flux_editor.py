@@ -77,6 +77,20 @@ class FluxSettings(Value):
         default=512, ge=1, le=512, description="T5 truncates captions to this length"
     )
 
+    def check_effects(self) -> None:
+        """Raise a `ConfigError` if one setting leaves another without an effect."""
+        if self.true_cfg != 1 and self.true_cfg_start >= self.steps:
+            raise ConfigError(
+                f"generate.editor.settings: true guidance begins at step {self.true_cfg_start}, but"
+                f" there are {self.steps} steps, so it never does; lower true_cfg_start, or set"
+                " true_cfg: 1"
+            )
+        if self.control_start >= self.control_end:
+            raise ConfigError(
+                f"generate.editor.settings: control_start {self.control_start:g} is not before"
+                f" control_end {self.control_end:g}, so the ControlNet would do nothing"
+            )
+
 
 class FluxEditorSpec(PipelineSpec):
     """Flux with a ControlNet, the reference's editor."""
@@ -160,7 +174,14 @@ class FluxEditorSpec(PipelineSpec):
         )
 
     def build(self, context: Context) -> FluxControlNetEditor:
-        """Return the editor; weights are loaded when the first image is drawn."""
+        """Return the editor; weights are loaded when the first image is drawn.
+
+        Raises
+        ------
+        ConfigError
+            If one setting leaves another without an effect.
+        """
+        self.settings.check_effects()
         return FluxControlNetEditor(self)
 
 

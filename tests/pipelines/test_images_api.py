@@ -112,3 +112,20 @@ def test_the_preview_shows_edges_and_the_captioner_s_prompt(
     assert page.locator("figcaption", has_text="control: canny").count() == 8
     page.locator("summary").first.click()
     assert "New answer" in page.locator("pre").first.inner_text()
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"steps": 2, "true_cfg_start": 5}, "begins at step 5, but there are 2 steps"),
+        ({"control_start": 0.6, "control_end": 0.5}, "the ControlNet would do nothing"),
+    ],
+)
+def test_settings_that_cancel_each_other_are_refused(
+    tmp_path: Path, settings: dict[str, Any], says: str
+) -> None:
+    config = configured(tmp_path)
+    flux = {"kind": "flux-controlnet", "pipeline": "some/flux", "settings": settings}
+    config["generate"] = {"captioner": "shapes", "editor": flux}
+    with pytest.raises(ConfigError, match=says):
+        fb.Experiment(config, progress=False).generate()

@@ -31,7 +31,7 @@ def config(tmp_path: Path, checkpoints: Path, flipbench: Flipbench) -> Path:
         "kind": "flux-controlnet",
         "pipeline": str(checkpoints / "flux"),
         "controlnet": str(checkpoints / "standard"),
-        "settings": {"steps": 1, "true_cfg_start": 1, "max_text_tokens": 24},
+        "settings": {"steps": 1, "true_cfg": 1, "max_text_tokens": 24},
         "sizes": {"min_edge": 16},
         "dtype": "float32",
         "device": "cpu",
