@@ -46,7 +46,7 @@ def test_an_edit_that_is_its_original_is_left_out_and_stops_nothing(
     assert "not shown: 1 of 4 edited images" in shown.err
     policy = "filter.policy={rules: [], unjudged: keep}"
     filtered = flipbench("filter", *given, "filter.judges=[]", policy, "--limit", "4")
-    assert filtered.status == 0 and "3 pairs of shapes-vqa kept" in filtered.out
+    assert filtered.status == 0 and "3 pairs of shapes-vqa that nobody has judged" in filtered.out
     assert "the original, byte for byte" in Path("runs/x/filter/reasons.csv").read_text()
 
 

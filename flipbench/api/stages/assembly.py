@@ -436,14 +436,14 @@ class Assembly:
         captioner, editor = self.config.generate.captioner, self.config.generate.editor
         writes, reads = getattr(captioner, "writes", None), getattr(editor, "reads", None)
         if writes and reads and writes != reads:
-            what = {
+            texts = {
                 "caption": "captions of the whole picture",
                 "instruction": "instructions that say what to change",
             }
             prompt = {"caption": "caption-release-v1", "instruction": "instruction-v1"}[reads]
             raise ConfigError(
-                f"generate.captioner writes {what[writes]}, but generate.editor reads"
-                f" {what[reads]}; set generate.captioner.prompt={prompt}"
+                f"generate.captioner writes {texts[writes]}, but generate.editor reads"
+                f" {texts[reads]}; set generate.captioner.prompt={prompt}"
             )
 
     def _check_shapes(self, items: Sequence[Item]) -> None:

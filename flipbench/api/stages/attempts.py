@@ -74,7 +74,7 @@ class History:
         """Return one row under `HEADERS` for each edit."""
         rows: list[tuple[str, ...]] = []
         for item_id, attempts in self.tried.items():
-            chosen = self.chosen(item_id)
+            chosen_edit = self.chosen(item_id)
             for candidate in attempts:
                 ruling, edit = self._ruling(candidate), candidate.edit
                 assert edit is not None
@@ -86,7 +86,7 @@ class History:
                         step_of(edit),
                         edit.id,
                         str(ruling.decision),
-                        "yes" if candidate is chosen else "",
+                        "yes" if candidate is chosen_edit else "",
                         ruling.reason,
                     )
                 )
@@ -145,13 +145,15 @@ def try_rejected_again(
             editors[position] = assembly.build_editor(step.editor)
         editor = editors.get(position, assembly.editor)
         attempt = Attempt(number, editor, step.caption, step.answer, str(step))
-        tried = [history.tried[item_id] for item_id in history.pending]
+        earlier_edits = [history.tried[item_id] for item_id in history.pending]
         reasons = {item_id: history.latest(item_id).reason for item_id in history.pending}
         options = assembly.options(assembly.config.generate.batch_size)
-        redrawn, made = try_again(assembly.generator, tried, reasons, attempt, options)
+        redrawn, new_reports = try_again(
+            assembly.generator, earlier_edits, reasons, attempt, options
+        )
         release(editor)
         release(assembly.captioner)
-        reports += made
+        reports += new_reports
         _judge(assembly, history, judges, redrawn, reports)
     write_atomically(assembly.run.path / FOLDER / "attempts.csv", rows_csv(HEADERS, history.rows()))
     return _chosen(history, candidates), reports
@@ -162,22 +164,24 @@ def redraw_listed(
 ) -> tuple[list[Candidate], list[StageReport]]:
     """Redraw the later attempts that a recipe lists; nobody is asked for a caption or verdict."""
     spec, reports = assembly.config.generate.attempts, list[StageReport]()
-    tried = {candidate.item.id: [candidate] for candidate in candidates if candidate.flip}
-    listed = {c.item.id: c for c in candidates if c.edit and c.edit.id in edit_ids}
+    earlier_edits = {candidate.item.id: [candidate] for candidate in candidates if candidate.flip}
+    listed_candidates = {c.item.id: c for c in candidates if c.edit and c.edit.id in edit_ids}
     for number in range(1, spec.n):
         step = spec.steps[min(number, len(spec.steps)) - 1]
         editor = assembly.editor if step.editor is None else assembly.build_editor(step.editor)
         attempt = Attempt(number, editor, step.caption, step.answer, str(step))
         options = assembly.options(assembly.config.generate.batch_size)
-        redrawn, made = try_again(
-            assembly.generator, list(tried.values()), {}, attempt, options, edit_ids
+        redrawn, new_reports = try_again(
+            assembly.generator, list(earlier_edits.values()), {}, attempt, options, edit_ids
         )
         release(editor)
-        reports += made
+        reports += new_reports
         for candidate in redrawn:
-            tried[candidate.item.id].append(candidate)
-            listed[candidate.item.id] = candidate
-    return [listed.get(candidate.item.id, candidate) for candidate in candidates], reports
+            earlier_edits[candidate.item.id].append(candidate)
+            listed_candidates[candidate.item.id] = candidate
+    return [
+        listed_candidates.get(candidate.item.id, candidate) for candidate in candidates
+    ], reports
 
 
 def write_attempts(assembly: Assembly, benchmark: PairedBenchmark) -> Path:
@@ -226,29 +230,29 @@ def attempts_table(
     body: list[tuple[str, _Added]] = []
     n_pairs = n_edits = 0
     for (number, step), edits in sorted(groups.items()):
-        chosen = [row for row in edits if row.chosen and row.item_id in final]
-        kept = [row for row in edits if row.decision == "keep"]
-        n_pairs, n_edits = n_pairs + len(chosen), n_edits + len(edits)
-        added = _Added(
+        chosen_rows = [row for row in edits if row.chosen and row.item_id in final]
+        kept_rows = [row for row in edits if row.decision == "keep"]
+        n_pairs, n_edits = n_pairs + len(chosen_rows), n_edits + len(edits)
+        totals = _Added(
             tried=len(edits),
-            kept=Rate.wilson(len(kept), len(edits)),
-            confirmed=Rate.wilson(sum(row.item_id in final for row in kept), len(kept)),
+            kept=Rate.wilson(len(kept_rows), len(edits)),
+            confirmed=Rate.wilson(sum(row.item_id in final for row in kept_rows), len(kept_rows)),
             pairs=Rate.wilson(n_pairs, n_items),
             edits_per_item=n_edits / n_items if n_items else 0.0,
             usd=sum(costs.get(row.edit_id, 0.0) for row in edits),
         )
-        body.append((f"{number + 1}, {step}", added))
+        body.append((f"{number + 1}, {step}", totals))
     return build_table(
         "added_by_attempt",
         "What each attempt added: the loop's judges keep an edit, the final raters confirm it.",
         "attempt",
         [
-            ("edits", lambda added: added.tried),
-            ("kept, %", lambda added: added.kept),
-            ("confirmed, % of kept", lambda added: added.confirmed),
-            ("pairs so far, % of items", lambda added: added.pairs),
-            ("edits an item so far", lambda added: f"{added.edits_per_item:.2f}"),
-            ("USD", lambda added: f"{added.usd:.2f}" if added.usd else "–"),
+            ("edits", lambda totals: totals.tried),
+            ("kept, %", lambda totals: totals.kept),
+            ("confirmed, % of kept", lambda totals: totals.confirmed),
+            ("pairs so far, % of items", lambda totals: totals.pairs),
+            ("edits an item so far", lambda totals: f"{totals.edits_per_item:.2f}"),
+            ("USD", lambda totals: f"{totals.usd:.2f}" if totals.usd else "–"),
         ],
         {"": body},
     )
@@ -291,10 +295,10 @@ def _judge(
     sizes = [
         batch_size_for(j, assembly.config.filter.batch_size, len(candidates)) for j in spec.judges
     ]
-    raters, judged = rate(
+    raters, judge_reports = rate(
         candidates, judges, assembly.run, spec.policy, assembly.options(max(sizes))
     )
-    reports += judged
+    reports += judge_reports
     rulings = apply_policy(candidates, raters, assembly.run, spec.policy).rulings
     history.add(rulings)
     number = max((attempt_of(c.edit) for c in candidates if c.edit), default=0)

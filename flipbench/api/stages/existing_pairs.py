@@ -53,8 +53,8 @@ def load_existing(
         return benchmark, reports
     candidates = store_candidates(benchmark, assembly.run)
     if kept is not None:
-        listed = select_kept(kept, candidates, assembly.run.images)
-        item_ids = {candidate.item.id for candidate in listed}
+        listed_candidates = select_kept(kept, candidates, assembly.run.images)
+        item_ids = {candidate.item.id for candidate in listed_candidates}
         pairs = tuple(pair for pair in benchmark.pairs if pair.original.id in item_ids)
         benchmark = replace(benchmark, pairs=pairs)
     elif is_judged:

@@ -81,11 +81,13 @@ def rebuild_kept(assembly: Assembly, kept: Path) -> tuple[PairedBenchmark, list[
     rows = read_kept(kept)
     edit_ids = {row.item_id: row.edit_id for row in rows if row.edit_id}
     in_run = [c for c in candidates_of(assembly.run, edit_ids) if c.edit]
-    held = {candidate.item.id for candidate in in_run}
-    missing = [item for item in listed_items(kept, assembly.items) if item.id not in held]
+    present_ids = {candidate.item.id for candidate in in_run}
+    missing_items = [
+        item for item in listed_items(kept, assembly.items) if item.id not in present_ids
+    ]
     ids = set(edit_ids.values())
-    drawn, reports = generate(assembly, missing, ids) if missing else ([], [])
-    candidates = [*in_run, *drawn]
+    new_candidates, reports = generate(assembly, missing_items, ids) if missing_items else ([], [])
+    candidates = [*in_run, *new_candidates]
     candidates_kept = select_kept(kept, candidates, assembly.run.images)
     raters = {row.item_id: row.decided_by for row in rows}
     names = {name for text in raters.values() for name in text.split("; ") if name}

@@ -75,12 +75,12 @@ def generate(
         if listed is None and generator.expected:
             listed = {Edit.id_for(**made_of) for made_of in generator.expected}
         if listed is not None:
-            candidates, more = redraw_listed(assembly, candidates, listed)
+            candidates, attempt_reports = redraw_listed(assembly, candidates, listed)
         elif workers.share is None:
-            candidates, more = try_rejected_again(assembly, candidates)
+            candidates, attempt_reports = try_rejected_again(assembly, candidates)
         else:  # a worker, which draws only first attempts
-            more = []
-        reports += more
+            attempt_reports = []
+        reports += attempt_reports
     return candidates, reports
 
 

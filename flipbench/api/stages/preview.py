@@ -63,7 +63,7 @@ def write_preview(assembly: Assembly, path: Path) -> Path:
     flipping = FlipStage(
         assembly.config.seed, assembly.new_answers, assembly.new_letters, assembly.reachable_answers
     )
-    shown = [
+    examples = [
         _previewed(assembly, item, flip) for item, flip in zip(items, flipping(items), strict=True)
     ]
     parts = [config.captioner, config.editor, *assembly.config.filter.judges]
@@ -71,8 +71,8 @@ def write_preview(assembly: Assembly, path: Path) -> Path:
         environment(_TEMPLATES)
         .get_template("preview.html.jinja")
         .render(
-            title=f"{shown[0].item.benchmark}: what would be drawn",
-            items=shown,
+            title=f"{examples[0].item.benchmark}: what would be drawn",
+            items=examples,
             n_items=len(assembly.items),
             captioner=config.captioner.kind,
             editor=config.editor.kind,
@@ -111,8 +111,12 @@ def _controls(assembly: Assembly, original: Image.Image) -> list[tuple[str, Imag
     control = getattr(assembly.config.generate.editor, "control", None)
     if not isinstance(control, Control) or control.kind not in _WITHOUT_WEIGHTS:
         return []
-    made = result_or_error(control, original)
-    return [] if isinstance(made, FlipbenchError) else [(f"control: {control.kind}", made)]
+    control_or_error = result_or_error(control, original)
+    return (
+        []
+        if isinstance(control_or_error, FlipbenchError)
+        else [(f"control: {control.kind}", control_or_error)]
+    )
 
 
 def _prompt(assembly: Assembly, candidate: Candidate) -> str:

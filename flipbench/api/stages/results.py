@@ -95,9 +95,9 @@ class FilterResult(display.Result):
         )
 
     def __str__(self) -> str:
-        kept = "kept" if self.pairs.judged_by or not self.pairs.pairs else "that nobody has judged"
+        state = "kept" if self.pairs.judged_by or not self.pairs.pairs else "that nobody has judged"
         return (
-            f"{len(self.pairs.pairs):,} pairs of {self.pairs.name} {kept}, in {self.run}/benchmark"
+            f"{len(self.pairs.pairs):,} pairs of {self.pairs.name} {state}, in {self.run}/benchmark"
         )
 
     def _repr_html_(self) -> str:
