@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from flipbench.config.local_models import ImagePadding, ModelConfig
+from flipbench.config.local_models import ModelConfig
 from flipbench.core.errors import DataError, PrerequisiteError, result_or_error
 from flipbench.core.images import ImageStore
 from flipbench.core.paired import PairedBenchmark
@@ -59,7 +59,7 @@ class ModelUnderTest:
     def from_vlm(cls, vlm: VLM, **facts: Any) -> ModelUnderTest:
         """Use any object that implements the `VLM` protocol.
 
-        ``known`` holds the fields of `GridModel` that are known: family, strategy, dose, lineage,
+        ``facts`` are the fields of `GridModel` that are known: family, strategy, dose, lineage,
         external. Without a dose, its history is unknown.
         """
         return cls(_grid_model(vlm.name, vlm.fingerprint, **facts), vlm=vlm)
@@ -67,10 +67,7 @@ class ModelUnderTest:
     @classmethod
     def from_weights(cls, weights: ModelConfig, name: str, **facts: Any) -> ModelUnderTest:
         """Use a checkpoint folder or a hub id; its files are hashed, but nothing is loaded."""
-        path = resolve_path(weights.path)
-        check_files(path)
-        hashed = fingerprint(path, *_loaded_as(weights))
-        return cls(_grid_model(name, hashed, **facts), weights)
+        return cls(_grid_model(name, _fingerprint(weights), **facts), weights)
 
     @cached_property
     def can(self) -> frozenset[Capability]:
@@ -101,13 +98,12 @@ class ModelUnderTest:
             return self.vlm
         from flipbench.models.vlm.huggingface import as_vlm
 
-        path = resolve_path(self.weights.path)
-        check_files(path)
-        if fingerprint(path, *_loaded_as(self.weights)) != self.model.fingerprint:
+        if _fingerprint(self.weights) != self.model.fingerprint:
             raise DataError(
-                f"{path}: not the weights that the run's record of {self.model.name} names: a file"
-                " was altered, or torchvision was installed or removed since; restore them, or"
-                " delete the folder and run 'flipbench contaminate' to train it again"
+                f"{resolve_path(self.weights.path)}: not the weights that the run's record of"
+                f" {self.model.name} names: a file was altered, or torchvision was installed or"
+                " removed since; restore them, or delete the folder and run 'flipbench"
+                " contaminate' to train it again"
             )
         settings = self.weights.model_dump(include=set(ModelConfig.model_fields) - {"path"})
         return as_vlm(self.weights.path, self.model.name, **settings)
@@ -138,9 +134,13 @@ class LazyVLM:
         return vlm_or_error
 
 
-def _loaded_as(weights: ModelConfig) -> tuple[str, str | None, str | None, ImagePadding]:
-    """Return the settings that are part of a fingerprint."""
-    return weights.dtype, weights.revision, weights.quantization, weights.image_padding
+def _fingerprint(weights: ModelConfig) -> str:
+    """Hash the files, after a check that they are whole, and the settings they are loaded with."""
+    path = resolve_path(weights.path)
+    check_files(path)
+    return fingerprint(
+        path, weights.dtype, weights.revision, weights.quantization, weights.image_padding
+    )
 
 
 def _grid_model(
