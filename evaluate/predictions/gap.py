@@ -133,6 +133,8 @@ def gap_of_predictions(
     if scoring_used == "file":
         extra_fields["unparsed"] = dict.fromkeys(("original", "perturbed"))
     scores = [score.model_copy(update=extra_fields) for score in scores]
+    raters = {pair.id: judged_by or pair.perturbed.judged_by for pair in pairs}
+    judged_ids = frozenset(name for name, rater in raters.items() if rater)
     evidence = GapEvidence(
         pairs=Pairs(
             [item.id for item in items],
@@ -147,11 +149,13 @@ def gap_of_predictions(
         sequential=sequential,
         judged=Judged(
             n=len(answered_pairs),
-            n_judged=len(answered_pairs) if judged_by else 0,
-            raters=judged_by,
+            n_judged=sum(pair.id in judged_ids for pair in answered_pairs),
+            raters="; ".join(sorted({rater for rater in raters.values() if rater})),
             by_construction=exchangeable is True,
         ),
-        judged_ids=frozenset(item.id for item in items) if judged_by else frozenset(),
+        judged_ids=frozenset(
+            item.id for item, pair in zip(items, pairs, strict=True) if pair.id in judged_ids
+        ),
         references=[
             replace(reference, score=score)
             for reference, score in zip(clean, scores[2:], strict=True)

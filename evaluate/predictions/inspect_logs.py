@@ -167,5 +167,6 @@ def _prediction(sample: _Sample, place: str, scorer: str) -> Prediction:
         question=question,
         error=" ".join(error.split())[:200],
         group=id_text((sample.metadata or {}).get("group")),
+        judged_by=id_text((sample.metadata or {}).get("judged_by")),
         cut_off=choice.stop_reason in ("max_tokens", "model_length"),
     )

@@ -18,6 +18,7 @@ OWN_KEYS = frozenset(
 )
 ITEM_KEY = "flipbench_item"
 GROUP_KEY = "flipbench_group"
+RATERS_KEY = "flipbench_judged_by"
 
 
 def is_samples(rows: Sequence[Row]) -> bool:
@@ -101,6 +102,7 @@ def _prediction(row: Row, metric: str, id_key: str) -> Prediction:
         question=prompt,
         error=failed,
         group=id_text(row.cells.get(GROUP_KEY)),
+        judged_by=id_text(row.cells.get(RATERS_KEY)),
     )
 
 

@@ -30,6 +30,8 @@ class Prediction:
         Why there is no reply to score. Never counted as a wrong answer.
     cut_off : bool
         Whether the reply ended at its limit of tokens.
+    judged_by : str
+        Who judged that the item's pair is valid, as an export of ours says; empty if nobody.
     right : bool or None
         The outcome; None if there is nothing to score, or it has not been scored.
     choice : int or None
@@ -46,6 +48,7 @@ class Prediction:
     group: str = ""
     error: str = ""
     cut_off: bool = False
+    judged_by: str = ""
     right: bool | None = None
     choice: int | None = None
 

@@ -109,6 +109,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "question": ("question",),
     "group": (),
     "error": ("error",),
+    "judged_by": ("judged_by",),
 }
 """What a column means → its possible names, in order of preference; case is ignored.
 
@@ -212,6 +213,7 @@ def _prediction(row: Row, columns: Mapping[str, str], letters: Sequence[str]) ->
         question=text("question"),
         group=text("group") if "group" in columns else group_of(row.cells),
         error=error,
+        judged_by=text("judged_by").strip(),
     )
 
 

@@ -48,7 +48,7 @@ def _sample(row: dict[str, Any]) -> Sample:
         target=row["target"],
         choices=row["options"] or None,
         id=row["item"],  # the original's on both sides, so that it joins them
-        metadata={key: row[key] for key in ("name", "category", "group") if row[key]},
+        metadata={key: row[key] for key in ("name", "category", "group", "judged_by") if row[key]},
     )
 
 

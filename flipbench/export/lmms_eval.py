@@ -49,6 +49,7 @@ def write_lmms_eval(
     write_atomically(task_folder / "parsing.py", standalone_parser())
     paths = []
     metrics = ["flipbench_item", *(["flipbench_group"] if groups_of(benchmark) else [])]
+    metrics += ["flipbench_judged_by"] if benchmark.judged_by else []
     for side, items in sides(benchmark):
         data = task_folder / f"{side}.parquet"
         _write_side(items, benchmark, data)
@@ -127,7 +128,7 @@ def _write_side(items: Sequence[Item], benchmark: PairedBenchmark, path: Path) -
     from datasets import Features, Image, List, Value
 
     text = Value("string")
-    names = ("item", "group", "id", "name", "prompt", "target", "category")
+    names = ("item", "group", "judged_by", "id", "name", "prompt", "target", "category")
     several = {"options": List(text), "images": List(Image())}
     rows = (
         row | {"images": [{"bytes": png_of(ref, benchmark.images)} for ref in item.images]}

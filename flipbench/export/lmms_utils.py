@@ -36,11 +36,12 @@ def doc_to_target(doc):  # type: ignore[no-untyped-def]
 
 
 def process_results(doc, results):  # type: ignore[no-untyped-def]
-    """Score a reply, and add the item's id and group, which lmms-eval's sample logs lack otherwise.
+    """Score a reply, and add what lmms-eval's sample logs lack otherwise: the item's id and group.
 
-    Both are those of the original on both sides of a pair, so the id joins them.
+    Both are those of the original on both sides of a pair, so the id joins them. Who judged the
+    pair is added, too.
     """
-    ids = {"flipbench_item": doc["item"], "flipbench_group": doc["group"]}
+    ids = {f"flipbench_{name}": doc.get(name, "") for name in ("item", "group", "judged_by")}
     metrics = {"exact_match": float(is_right(doc, str(results[0])))}
     return metrics | {name: text for name, text in ids.items() if text}
 

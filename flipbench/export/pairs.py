@@ -10,7 +10,7 @@ from pathlib import Path
 from flipbench.benchmarks.own_format import write_jsonl, write_parquet
 from flipbench.core.files import write_atomically
 from flipbench.core.images import ImageStore, png_bytes
-from flipbench.core.paired import PairedBenchmark
+from flipbench.core.paired import UNJUDGED, Pair, PairedBenchmark
 from flipbench.core.records import ImageRef, Item, JsonDict
 from flipbench.prompting import parsing, prompts, wrappers
 from flipbench.prompting.prompts import LETTERS, choice_prompt, open_prompt
@@ -83,6 +83,11 @@ def groups_of(benchmark: PairedBenchmark) -> list[str]:
     return shared if len(set(shared)) < len(shared) else []
 
 
+def raters_of(benchmark: PairedBenchmark, pair: Pair) -> str:
+    """Return who judged that a pair is valid; empty if nobody did."""
+    return "" if pair.verdict == UNJUDGED else benchmark.judged_by
+
+
 def question_rows(
     benchmark: PairedBenchmark, items: Sequence[Item]
 ) -> Iterator[tuple[JsonDict, Item]]:
@@ -91,10 +96,11 @@ def question_rows(
     ``item`` is the original's id on both sides, by which `flipbench gap` joins them.
     """
     groups = groups_of(benchmark) or [""] * len(items)
-    for item, original, group in zip(items, benchmark.originals, groups, strict=True):
+    for item, pair, group in zip(items, benchmark.pairs, groups, strict=True):
         row = {
-            "item": original.id,
+            "item": pair.original.id,
             "group": group,
+            "judged_by": raters_of(benchmark, pair),
             "id": item.id,
             "name": item.name,
             "prompt": prompt_of(item),

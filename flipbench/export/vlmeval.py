@@ -11,7 +11,7 @@ from flipbench.core.errors import DataError
 from flipbench.core.files import write_atomically
 from flipbench.core.paired import PairedBenchmark
 from flipbench.core.records import Item
-from flipbench.export.pairs import cut_name, groups_of, png_of, sides
+from flipbench.export.pairs import cut_name, groups_of, png_of, raters_of, sides
 from flipbench.prompting.prompts import LETTERS
 
 _GUARD = "\u00a0"  # a no-break space: invisible, and pandas keeps the cell as text
@@ -29,7 +29,8 @@ def write_vlmeval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
     files, since the kit chooses the prompt of a whole file by its columns.
 
     If items share images, a column ``group`` says which; the kit copies it into its results, where
-    ``flipbench gap`` reads it. It names the images of the original on both sides.
+    ``flipbench gap`` reads it. It names the images of the original on both sides. In the same way,
+    ``judged_by`` says who judged the pairs, if anybody did.
 
     The kit reads with pandas' defaults, which turn an option ``NA`` into a missing value and ``2``
     into 2.0. A no-break space is appended to cells that would change.
@@ -49,6 +50,8 @@ def write_vlmeval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
             if not numbered:
                 continue
             rows = [_row(number, item) for number, item in numbered]
+            if benchmark.judged_by:
+                rows = [row | {"judged_by": _raters(benchmark, row)} for row in rows]
             if groups:
                 rows = [row | {"group": groups[int(row["index"])]} for row in rows]
             _guard(rows)
@@ -58,6 +61,10 @@ def write_vlmeval(benchmark: PairedBenchmark, folder: Path) -> list[Path]:
             write_atomically(path, _tsv(rows, _columns(rows)))
             paths.append(path)
     return paths
+
+
+def _raters(benchmark: PairedBenchmark, row: dict[str, str]) -> str:
+    return raters_of(benchmark, benchmark.pairs[int(row["index"])])
 
 
 def _row(number: int, item: Item) -> dict[str, str]:
