@@ -103,6 +103,20 @@ def test_a_room_s_guide_names_files_of_that_room(guide: Path) -> None:
     assert unknown_commands(text) == []
 
 
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=name_of)
+def test_a_page_has_one_title(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert len(re.findall(r"^# ", text, re.MULTILINE)) == 1 and text.startswith("# ")
+
+
+def test_the_site_starts_with_what_a_newcomer_needs() -> None:
+    _, _, navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")
+    home, start, reference = yaml.safe_load(navigation)
+    assert home == {"Home": "index.md"} and list(reference) == ["Reference"]
+    pages = [page for entry in start["Start here"] for page in entry.values()]
+    assert len(pages) == 5 and all((DOCS / page).exists() for page in pages)
+
+
 def test_the_example_claim_on_the_demo_holds() -> None:
     (example,) = re.findall(r"```yaml\n(.*?)```", (DOCS / "claims.md").read_text(), re.DOTALL)
     on_demo, _ = yaml.safe_load(example)["claims"]
