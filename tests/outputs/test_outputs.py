@@ -135,6 +135,7 @@ SESSIONS = {
 def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with stored jobs, and with a grid of models whose memory is planted."""
     monkeypatch.syspath_prepend(ROOT)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # for workers, which import models of tests, too
     unpack(tmp_path, jobs=True)
     shutil.copy(HERE / "planted.yaml", tmp_path)
     benchmark = PairedBenchmark.load(tmp_path / "discs")
