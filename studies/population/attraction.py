@@ -15,12 +15,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from flipbench.core.rates import wilson_interval
+from flipbench.core.rates import Rate
 from flipbench.evaluate.scoring.old_answers import MIN_WRONG
 from flipbench.evaluate.statistics.attraction import LetterAnswer, attraction
 from flipbench.evaluate.statistics.counts import poisson_binomial_p
+from flipbench.reporting.tables import rate_cell
 
 ITEM, MODEL = ["lineage", "item"], ["lineage", "kind", "arm", "dose", "shows"]
+LETTERS = ["old", "new", "perturbed_choice", "n_options"]
 ALPHA = 0.05
 
 
@@ -43,10 +45,9 @@ def p_values(wrong_answers: pd.DataFrame) -> pd.DataFrame:
     """Return both p-values of each model, and how many answers they rest on."""
     rows = []
     for model, answers in wrong_answers.groupby(MODEL):
+        readable = answers.dropna(subset=["old", "new"])[LETTERS].astype(int)
+        letters = [LetterAnswer(*row) for row in readable.to_numpy().tolist()]
         chances = (1 / (answers["n_options"] - 1)).tolist()
-        readable = answers.dropna(subset=["old", "new"])
-        columns = ["old", "new", "perturbed_choice", "n_options"]
-        letters = [LetterAnswer(*row) for row in readable[columns].astype(int).to_numpy().tolist()]
         row = dict(zip(MODEL, model, strict=True)) | {"n": len(answers), "n_read": len(letters)}
         row["study"] = poisson_binomial_p(int(answers["old_answer"].sum()), chances)
         rows.append(row | {"today": attraction(letters, np.random.default_rng(0)).p_value})
@@ -57,17 +58,15 @@ def main() -> None:
     """Print how many models of each arm both tests flag."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=Path("docs/results/population"))
-    answers = wrong_answers(pd.read_parquet(parser.parse_args().folder / "items.parquet"))
-    models = p_values(answers)
+    wrong = wrong_answers(pd.read_parquet(parser.parse_args().folder / "items.parquet"))
+    models = p_values(wrong)
     share = models["n_read"].sum() / models["n"].sum()
-    print(f"{len(models)} models; letters known of {100 * share:.0f} % of {len(answers):,} answers")
+    print(f"{len(models)} models; letters known of {100 * share:.0f} % of {len(wrong):,} answers")
     letters = models[models["kind"] == "letters"].assign(arm=lambda rows: rows["arm"] + ", letters")
     for arm, rows in pd.concat([models, letters]).groupby("arm"):
         for test in ("study", "today"):
             k = int(((rows[test] <= ALPHA) & (rows["n"] >= MIN_WRONG)).sum())
-            limits = wilson_interval(k, len(rows))
-            between = f"[{100 * limits.low:.1f}, {100 * limits.high:.1f}]"
-            print(f"{arm}: {test} {100 * k / len(rows):.1f} % ({k}/{len(rows)}) {between}")
+            print(f"{arm}, {test}, %: {rate_cell(Rate.wilson(k, len(rows))).plain()}")
 
 
 if __name__ == "__main__":
