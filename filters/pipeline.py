@@ -19,7 +19,7 @@ from flipbench.models.protocols import Judge, release
 from flipbench.reporting.writers import rows_csv, write_tables
 
 from . import funnel, kept_list
-from .decide import Raters, index_verdicts
+from .decide import Raters, index_verdicts, tally, verdicts_on
 from .funnel import Filtered, read_columns, rule_on
 from .judges.rules import RuleStage, build_rules
 from .judges.stage import JudgeStage
@@ -74,7 +74,33 @@ def keep_valid(
     pairs = tuple(r.candidate.pair("keep" if r.decided_by else UNJUDGED) for r in kept_rulings)
     names = {rater for ruling in kept_rulings for rater in ruling.decided_by}
     made_by = {"raters": raters_text(names, run)} if names else {}
-    return PairedBenchmark(name, pairs, run.images, filtered.counts, made_by), reports
+    benchmark = PairedBenchmark(name, pairs, run.images, filtered.counts, made_by)
+    return replace(benchmark, bad_edits=bad_edits(candidates, raters, run, policy)), reports
+
+
+def bad_edits(
+    candidates: Sequence[Candidate], raters: Raters, run: Run, policy: Policy
+) -> tuple[int, int] | None:
+    """Return how many pairs people or an oracle rejected of those that the judges kept.
+
+    With the number of those that they looked at; None if there are none. Ties count as rejected.
+    """
+    if not raters.judges:
+        return None
+    judges_alone = policy.model_copy(update={"people": "ignore", "reviewers": ()})
+    verdicts = index_verdicts(run.read(Verdict))
+    decisions = [
+        tally([verdict.decision for verdict in others], "majority")
+        for candidate in apply_policy(candidates, raters, run, judges_alone).kept
+        if (others := [v for v in verdicts_on(candidate, verdicts) if _is_check(v, raters)])
+    ]
+    n_bad = sum(decision != "keep" for decision in decisions)
+    return (n_bad, len(decisions)) if decisions else None
+
+
+def _is_check(verdict: Verdict, raters: Raters) -> bool:
+    """Return whether a verdict is another's than the judges'."""
+    return verdict.rater_kind in ("person", "oracle") and verdict.rater not in raters.judges
 
 
 def raters_text(names: Collection[str], run: Run) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flipbench.core.rates import Rate
 from flipbench.core.records import Score
 from flipbench.reporting import formats
 
@@ -30,12 +31,20 @@ class Judged:
         Who judged them; empty if nobody is known to have.
     by_construction : bool
         Whether the pairs need no judgement.
+    bad_edits : (int, int) or None
+        Of the pairs that the judges kept and people looked at, how many these rejected.
     """
 
     n: int
     n_judged: int = 0
     raters: str = ""
     by_construction: bool = False
+    bad_edits: tuple[int, int] | None = None
+
+    @property
+    def bad_rate(self) -> Rate | None:
+        """The share of bad edits among the pairs that the judges kept; None if nobody checked."""
+        return None if self.bad_edits is None else Rate.wilson(*self.bad_edits)
 
     def text(self) -> str:
         """Return it as a sentence."""

@@ -141,6 +141,7 @@ class ModelVerdict:
                 n_judged=len(judged_ids & set(gap.per_item)),
                 raters=benchmark.judged_by,
                 by_construction=benchmark.exchangeable is True,
+                bad_edits=benchmark.bad_edits,
             ),
             judged_ids=judged_ids,
             sequential=self.sequential,

@@ -90,6 +90,9 @@ class PairedBenchmark:
         True if neither version is harder by construction. None if that is assumed, as the paper
         assumes it of edits. False for existing pairs (NaturalBench), for which only rules
         relative to a reference model are sound.
+    bad_edits : (int, int) or None
+        Of the pairs that the judges kept and people, or an oracle, looked at as well: how many
+        these rejected, and how many they are. None if there are none.
     """
 
     name: str
@@ -98,6 +101,7 @@ class PairedBenchmark:
     funnel: dict[str, int] = field(default_factory=dict)
     made_by: dict[str, str] = field(default_factory=dict)
     exchangeable: bool | None = None
+    bad_edits: tuple[int, int] | None = None
 
     @cached_property
     def id(self) -> str:
@@ -238,6 +242,7 @@ class PairedBenchmark:
             "funnel": self.funnel,
             "made_by": self.made_by,
             "exchangeable": self.exchangeable,
+            **({"bad_edits": self.bad_edits} if self.bad_edits else {}),
         }
         write_atomically(folder / "benchmark.json", json.dumps(about, indent=2) + "\n")
 
@@ -260,7 +265,9 @@ class PairedBenchmark:
             head = json.loads(read_confined(about, None))
             name, funnel = str(head["name"]), dict(head.get("funnel", {}))
             made_by = dict(head.get("made_by", {}))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            counts = head.get("bad_edits")
+            bad_edits = (int(counts[0]), int(counts[1])) if counts else None
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise DataError(
                 f"{about}: damaged ({type(error).__name__}: {error}); recreate it with 'flipbench"
                 " filter'"
@@ -290,6 +297,7 @@ class PairedBenchmark:
             funnel,
             made_by,
             head.get("exchangeable"),
+            bad_edits,
         )
         if head.get("id", benchmark.id) != benchmark.id:
             raise DataError(

@@ -17,6 +17,7 @@ from flipbench.core.images import ImageStore, png_bytes
 from flipbench.core.paired import UNJUDGED, Candidate, PairedBenchmark
 from flipbench.core.records import Verdict
 from flipbench.core.run import Run
+from flipbench.evaluate.scoring.soundness import Judged
 from flipbench.filters.review.serve import export_verdicts, import_verdicts
 from flipbench.models.protocols import JudgeDecision
 
@@ -115,6 +116,29 @@ def test_people_review_them_and_their_verdicts_count(
     assert [pair.verdict for pair in pairs.pairs].count("keep") == 5
     assert len(pairs.judged) == 5 and len(pairs.pairs) == N - 3  # four have no verdict yet
     assert {v.rater for v in Run(run, read_only=True).read(Verdict) if v.rater_kind == "person"}
+
+
+def test_people_say_how_many_bad_edits_the_judges_let_pass(
+    config: dict[str, Any], tmp_path: Path
+) -> None:
+    with_judge = {"filter": {"judges": [JUDGE]}}
+    assert filtered(config, **with_judge).bad_edits is None
+    run, table = Path(config["run"]), tmp_path / "verdicts.csv"
+    export_verdicts(run, table)
+    rows = list(csv.DictReader(table.open(newline="", encoding="utf-8-sig")))
+    by_item = {int(row["item"].split()[-1]): row for row in rows}  # a row for each verdict
+    for number, row in by_item.items():
+        row |= {"rater": "ada", "decision": "reject" if number in (1, 3) else "keep"}
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(by_item[number] for number in range(6))  # the judge keeps 1, 2, 4, 5
+    import_verdicts(run, table)
+    pairs = filtered(config, **with_judge)
+    assert pairs.bad_edits == (1, 4)
+    assert PairedBenchmark.load(run / "benchmark").bad_edits == (1, 4)
+    judged = Judged(n=8, n_judged=8, raters=pairs.judged_by, bad_edits=pairs.bad_edits)
+    assert judged.bad_rate and (judged.bad_rate.k, judged.bad_rate.n) == (1, 4)
 
 
 def test_a_kept_list_names_pairs(config: dict[str, Any], tmp_path: Path) -> None:

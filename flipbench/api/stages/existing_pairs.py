@@ -179,4 +179,5 @@ def _judged(
         if pair.original.id in verdicts
     )
     made_by = benchmark.made_by | filtered.made_by
-    return replace(benchmark, pairs=pairs, funnel=filtered.funnel, made_by=made_by), reports
+    judged = replace(benchmark, pairs=pairs, funnel=filtered.funnel, made_by=made_by)
+    return replace(judged, bad_edits=filtered.bad_edits), reports

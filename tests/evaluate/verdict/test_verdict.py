@@ -132,6 +132,13 @@ def test_a_memoriser_is_found_contaminated(world: Any) -> None:
     assert "if 10 % of the edits still show the old answer" in edits.sentence
 
 
+def test_the_share_from_memory_stands_beside_the_bad_edits(world: Any) -> None:
+    unchecked = text_of(judge(world, world.memoriser()))
+    assert "answered from memory, at least" in unchecked and "rejected" not in unchecked
+    checked = text_of(judge(world, world.memoriser(), bad_edits=(3, 40)))
+    assert "people rejected 7.5 % (3/40) [2.6, 19.9] of those that the judges kept" in checked
+
+
 @pytest.mark.slow
 def test_a_seer_is_not_called_clean(world: Any) -> None:
     finding = judge(world, world.seer(0.8))
